@@ -157,7 +157,8 @@ def serve_here() -> None:
     from ajet_local.starter.calculator import Calculator
 
     def answer(request: Any, prompt: str) -> str:
-        return json.dumps(CATCH) if "catch" in prompt else "ok"
+        text = CATCH if "catch" in prompt else "ab" * 5_000 if "long" in prompt else ""
+        return json.dumps(text) if text else "ok"
 
     serve(
         ScriptedEngine(Calculator().tokenizer(0)[0], answer, context_length=CONTEXT),
@@ -258,11 +259,19 @@ def schema(found: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": found}}
 
 
-def doubling(levels: int = 40) -> dict[str, Any]:
+def doubling(levels: int, by: str = "allOf", last: str = "string", **beside: Any) -> dict[str, Any]:
     """A schema whose references double at every level."""
     names = [f"a{n}" for n in range(levels)]
-    below = {a: {"allOf": [{"$ref": f"#/$defs/{b}"}] * 2} for a, b in itertools.pairwise(names)}
-    return {"$ref": "#/$defs/a0", "$defs": {**below, names[-1]: {"type": "string"}}}
+    below = {a: {by: [{"$ref": f"#/$defs/{b}"}] * 2} for a, b in itertools.pairwise(names)}
+    return {"$ref": "#/$defs/a0", "$defs": {**below, names[-1]: {"type": last}}, **beside}
+
+
+def invalid(nodes: int = 60_000) -> dict[str, Any]:
+    """A large schema with an error below alternatives."""
+    found: dict[str, Any] = {"type": "no type", "enum": list(range(nodes))}
+    for _ in range(60):
+        found = {"dependencies": {"a": found}}
+    return found
 
 
 def tools(count: int) -> list[dict[str, Any]]:
@@ -286,6 +295,21 @@ def header() -> Once:
             return f"{answer[9:45].decode()!r} after {sent / 1e6:.1f} MB"
 
     return once
+
+
+def keyless(sent: bytes) -> Callable[[], Once]:
+    """A request without a key whose parts are as small as HTTP allows, over a new connection each time."""
+
+    def once(port: int) -> str:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            with suppress(OSError):
+                connection.sendall(sent)
+            answer = b""
+            with suppress(OSError):
+                answer = connection.recv(100)
+            return repr(answer[9:45].decode())
+
+    return lambda: once
 
 
 def half_open() -> Once:
@@ -329,9 +353,30 @@ ATTACKS: dict[str, Callable[[], Once]] = {
     "text": chat_of(messages=lambda: user_message(WORDS * (30_000_000 // len(WORDS)))),
     "tools": chat_of(tools=lambda: tools(200_000)),
     "header": header,
+    "headers": keyless(b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + b"a:\r\n" * 30_000 + b"\r\n"),
+    "chunks": keyless(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+        + b"1\r\na\r\n" * 400_000
+    ),
     "half_open": half_open,
     # The largest requests that pass the limits, and other expensive ones.
-    "schema_references": chat_of(messages=user_message("catch"), response_format=schema(doubling())),
+    "schema_references": chat_of(messages=user_message("catch"), response_format=schema(doubling(40))),
+    "schema_alternatives": chat_of(
+        messages=user_message("catch"), response_format=schema(doubling(16, "anyOf", "integer"))
+    ),
+    "schema_unevaluated": chat_of(response_format=schema(doubling(24, unevaluatedProperties=False))),
+    "schema_size": chat_of(response_format=schema(invalid())),
+    "schema_patterns": chat_of(
+        response_format=schema(
+            {
+                "patternProperties": {f"(a{{500}}){{{n}}}b{n}": {} for n in range(20, 40)}
+                | {f"(a{{50}}){{{n}}}": {} for n in range(30, 2_000)}
+            }
+        )
+    ),
+    "schema_slow_pattern": chat_of(
+        messages=user_message("long"), response_format=schema({"pattern": "(a|b)*a(a|b){3000}c"})
+    ),
     "most_messages": chat_of(messages=lambda: user_message("a") * (CONTEXT // 4)),
     "most_text": chat_of(messages=lambda: user_message(WORDS * (CONTEXT * 4 // len(WORDS)))),
     "most_tools": chat_of(tools=lambda: tools(512)),

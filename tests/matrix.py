@@ -24,9 +24,8 @@ CACHE = ROOT / ".cache" / "matrix"
 TESTS = (
     "aiohttp",
     "anthropic",
-    "google-re2",
     "hypothesis",
-    "jsonschema",
+    "jsonschema-rs",
     "pytest",
     "requests",
     "tokenizers",

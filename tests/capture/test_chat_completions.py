@@ -393,7 +393,7 @@ OTHER = ADD.replace("add", "sub")
         ({"response_format": {"type": "json_object"}}, "2", "must be a JSON object"),
         ({"response_format": {"type": "json_object"}}, "It is 2.", "must be JSON"),
         ({"response_format": SCHEMA}, '{"sum": 2}', ""),
-        ({"response_format": SCHEMA}, '{"sum": "2"}', r"does not fit the JSON schema at \$\.sum: '2'"),
+        ({"response_format": SCHEMA}, '{"sum": "2"}', r'does not fit the JSON schema at \$\.sum: "2"'),
         ({"response_format": SCHEMA, "max_tokens": 2}, '{"sum": 2}', ""),
         ({"response_format": SCHEMA, "tools": [TOOL]}, ADD, ""),
         (REQUIRED, ADD, ""),

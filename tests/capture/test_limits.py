@@ -87,7 +87,7 @@ def test_a_schema_that_backtracks_is_answered_and_others_are_not_held_up(served:
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     with b.session() as session:
         refused = post(gateway, session.key, chat("hi", response_format=wanted))
-    assert refused.status_code == 422 and "does not match '^(a+)+$'" in refused.json()["error"]["message"]
+    assert refused.status_code == 422 and 'does not match "^(a+)+$"' in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

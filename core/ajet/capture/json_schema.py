@@ -1,39 +1,37 @@
 """JSON schemas that clients send, checked with bounded work whatever they contain.
 
-Regular expressions run on RE2, whose time is linear in the text. Everything else that can explode
-(references that double at every level, errors that quote the whole answer) costs steps, of which a check has
-a fixed number. Steps rather than seconds give the same result on every machine.
+`jsonschema-rs` checks values, with regular expressions whose time is linear in the text. No other thread runs while it does, so
+`_Cost` counts before what it will have to do: references may double at every level. Steps rather than seconds give the same
+result on every machine. Each limit says which attack of `bench/gateway_attack.py` it stops.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from ajet.types import AjetError
 
-MOST_NODES = 10_000
-"""Maximum number of objects, lists and values in a schema."""
 _MOST_CHARACTERS = 1 << 18
-MOST_STEPS = 200_000
-"""Limit of one check. Applying a keyword to a value costs 1, plus the size of the keyword's value and of the instance.
-Entering a schema costs its size, including unknown keywords; an error costs all that its message may quote."""
-_MOST_LEVELS = 100
-_PATTERN_BYTES = 1 << 20
-"""Memory of a compiled pattern, which bounds the time per character."""
-_CHARACTERS_PER_STEP = 16
-_DATA = frozenset({"const", "enum", "default", "examples"})
-"""Keywords whose values are data, not schemas."""
-_NOT_TOGETHER = {
-    "unevaluatedProperties": ("$dynamicRef", "dependentSchemas", "if", "patternProperties"),
-    "unevaluatedItems": ("$dynamicRef", "if"),
-}
-"""Where the library looks for what was evaluated, it follows the latter without applying them, so that they cost no
-steps, and matches patterns with Python's own regular expressions."""
+MOST_NODES = 10_000
+"""Maximum number of objects, lists and values in a schema. Attack ``schema_size``."""
+_MOST_PATTERN_BYTES = 1 << 23
+"""Memory of a schema's compiled patterns, which bounds the time to compile them. Attack ``schema_patterns``."""
+_MOST_UNEVALUATED = 16
+"""References beside ``unevaluatedProperties`` or ``unevaluatedItems``, for which the library follows all of them when it reads the
+schema. Attack ``schema_unevaluated``."""
+MOST_STEPS = 500_000
+"""Limit of one check. Applying a schema to a value costs its keywords and the size of the value. Attack ``schema_references``."""
+_CHARACTERS_PER_STEP = 8
+_PATTERN_STEP = 1 << 11
+"""A pattern costs a step for so many bytes of its memory and characters of the text. Attack ``schema_slow_pattern``."""
+_MOST_EXPLAINED = 10_000
+"""Steps of the alternatives at one place up to which an error says where a value does not fit: for that, the library collects the
+errors of all of them. Attack ``schema_alternatives``."""
 
 
 class BadSchema(AjetError):
@@ -44,33 +42,34 @@ class BadSchema(AjetError):
 class Schema:
     """A JSON schema (2020-12), ready to check values."""
 
+    _schema: dict[str, Any]
     _validator: Any
-    _nodes: int
 
     def fault(self, value: Any) -> tuple[str, str] | None:
-        """Where a value does not fit (a JSON path) and why; None if it fits. Raises BadSchema if the schema
-        cannot be applied: a reference that leads nowhere or in circles, more steps than `MOST_STEPS`."""
-        token = _steps.set(_Steps(MOST_STEPS, self._nodes))
+        """Where a value does not fit (a JSON path) and why; None if it fits. Raises BadSchema if a reference leads in circles, or
+        the check takes more steps than `MOST_STEPS`."""
         try:
-            error = next(self._validator.iter_errors(value), None)
-        except BadSchema:
-            raise
-        except (
-            Exception
-        ) as error:  # the library raises many types for references and values that it cannot use
-            raise BadSchema(f"the JSON schema cannot be applied: {one_line(error)}") from None
-        finally:
-            _steps.reset(token)
-        return None if error is None else (error.json_path, one_line(error))
+            steps, alternatives = _Cost(self._schema).of(self._schema, value)
+            _refuse_steps(steps)
+            if self._validator.is_valid(value):
+                return None
+            if alternatives > _MOST_EXPLAINED:
+                return "$", "no alternative of an anyOf or oneOf fits, and they are too large to say where"
+            self._validator.validate(value)
+        except RecursionError:
+            raise BadSchema("the answer is nested too deeply to be checked against the JSON schema") from None
+        except ValueError as error:  # the library's errors, and texts that it cannot read
+            return _path(error), one_line(error)
+        return None
 
 
 def make_schema(schema: Mapping[str, Any]) -> Schema:
     """A client's schema. The same schema again costs no more than writing it as text. Raises BadSchema if it is
-    not a schema, is too large, or has a pattern that RE2 does not know; ImportError without `ajet[chat]`."""
+    not a schema, is too large, or has a pattern that cannot be used; ImportError without `ajet[chat]`."""
     try:
         written = json.dumps(schema)
     except RecursionError:
-        raise _too_deep() from None
+        raise BadSchema("the JSON schema is nested too deeply") from None
     if len(written) > _MOST_CHARACTERS:
         raise BadSchema(
             f"the JSON schema has {len(written):,} characters; at most {_MOST_CHARACTERS:,} are read"
@@ -80,26 +79,21 @@ def make_schema(schema: Mapping[str, Any]) -> Schema:
 
 @functools.lru_cache(32)
 def _make_schema(written: str) -> Schema:
-    from referencing import Registry
-    from referencing.jsonschema import DRAFT202012
+    from jsonschema_rs import Draft202012Validator, RegexOptions, meta
 
-    schema = _without_dialects(json.loads(written), 0)
-    nodes = _count(schema)
-    if nodes > MOST_NODES:
-        raise BadSchema(f"the JSON schema has {nodes:,} parts; at most {MOST_NODES:,} are read")
-    for unevaluated, others in _NOT_TOGETHER.items():
-        both = [other for other in others if f'"{unevaluated}"' in written and f'"{other}"' in written]
-        if both:
-            raise BadSchema(
-                f"a JSON schema cannot have both {unevaluated} and {both[0]} here; leave one of them out"
-            )
-    fault = next(_schema_validator().iter_errors(schema), None)
-    if fault is not None:
-        raise BadSchema(f"not a valid JSON schema: {one_line(fault)}")
-    _check_patterns(schema)
-    # Only the schema itself, so references lead nowhere else. It is searched for anchors once, not each time.
-    registry: Registry[Any] = Registry().with_resource("", DRAFT202012.create_resource(schema)).crawl()
-    return Schema(_bounded_validator()(schema, registry=registry), nodes)
+    schema = json.loads(written)
+    schema.pop("$schema", None)
+    parts = list(_parts(schema))
+    if len(parts) > MOST_NODES:
+        raise BadSchema(f"the JSON schema has {len(parts):,} parts; at most {MOST_NODES:,} are read")
+    _refuse_unusable(schema, [part for part in parts if isinstance(part, dict)])
+    try:
+        if len(parts) > MOST_NODES // 4 and not meta.is_valid(schema):
+            raise BadSchema("not a valid JSON schema; it is too large to say why")
+        patterns = RegexOptions(size_limit=_MOST_PATTERN_BYTES)
+        return Schema(schema, Draft202012Validator(schema, pattern_options=patterns, offline=True))
+    except ValueError as error:
+        raise BadSchema(f"not a valid JSON schema at {_path(error)}: {one_line(error)}") from None
 
 
 def one_line(error: object) -> str:
@@ -107,237 +101,155 @@ def one_line(error: object) -> str:
     return " ".join(str(getattr(error, "message", error)).split())[:200] or type(error).__name__
 
 
-# --------------------------------------------------------------------------- reading a schema
+def _path(error: Exception) -> str:
+    steps = getattr(error, "instance_path", ())
+    return "$" + "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps)
 
 
-def _without_dialects(value: Any, level: int) -> Any:
-    """A copy without ``$schema``, which would replace the bounded validator for the part below it."""
-    if level > _MOST_LEVELS:
-        raise _too_deep()
-    if isinstance(value, dict):
-        kept = (
-            (k, v) for k, v in value.items() if k != "$schema" or isinstance(v, dict)
-        )  # an object under this name is a property's schema
-        return {k: _without_dialects(v, level + 1) for k, v in kept}
-    if isinstance(value, list):
-        return [_without_dialects(v, level + 1) for v in value]
-    return value
+def _parts(value: Any) -> Iterator[Any]:
+    """A value and everything in it."""
+    rest = [value]
+    while rest:
+        part = rest.pop()
+        yield part
+        if isinstance(part, dict | list):
+            rest.extend(part.values() if isinstance(part, dict) else part)
 
 
-def _count(value: Any) -> int:
-    if isinstance(value, dict):
-        return 1 + sum(map(_count, value.values()))
-    return 1 + sum(map(_count, value)) if isinstance(value, list) else 1
-
-
-def _check_patterns(schema: Any) -> None:
-    """Raises BadSchema for a pattern that cannot be applied, before anything is sampled."""
-    if isinstance(schema, list):
-        for part in schema:
-            _check_patterns(part)
-    if not isinstance(schema, dict):
-        return
-    if isinstance(schema.get("pattern"), str):
-        _regex(schema["pattern"])
-    by_pattern = schema.get("patternProperties")
-    if isinstance(by_pattern, dict):
-        for pattern in by_pattern:
-            _regex(pattern)
-    for keyword, part in schema.items():
-        if keyword not in _DATA:
-            _check_patterns(part)
-
-
-@functools.lru_cache(512)
-def _regex(pattern: str) -> Any:
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = _PATTERN_BYTES
-    try:
-        return re2.compile(pattern, options)
-    except (re2.error, UnicodeError) as error:
-        reason = error.args[0] if error.args else error
-        reason = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
+def _refuse_unusable(schema: Any, objects: list[dict[str, Any]]) -> None:
+    """Raises BadSchema for patterns that cannot be used, and for references that `_Cost` does not follow."""
+    references = [part["$ref"] for part in objects if isinstance(part.get("$ref"), str)]
+    if other := [r for r in references if r != "#" and not r.startswith("#/")]:
         raise BadSchema(
-            f"the JSON schema's pattern {pattern[:80]!r} cannot be used: {one_line(reason)}. Use RE2 syntax, which "
-            "has no lookaround and no references to groups"
-        ) from None
+            f"the JSON schema refers to {other[0][:80]!r}; it can refer only to parts of itself, as in #/$defs/name"
+        )
+    unevaluated = any("unevaluatedProperties" in part or "unevaluatedItems" in part for part in objects)
+    if unevaluated and len(references) > _MOST_UNEVALUATED:
+        raise BadSchema(
+            f"a JSON schema with unevaluatedProperties or unevaluatedItems may have {_MOST_UNEVALUATED} references here"
+        )
+    total = 0
+    for part in objects:
+        for keyword in ("$id", "$schema", "$dynamicRef"):
+            if part is not schema and isinstance(part.get(keyword), str):
+                raise BadSchema(f"the parts of a JSON schema cannot have {keyword} here; leave it out")
+        by_name = part.get("patternProperties")
+        for pattern in (part.get("pattern"), *(by_name if isinstance(by_name, dict) else ())):
+            total += _pattern_bytes(pattern) if isinstance(pattern, str) else 0
+            if total > _MOST_PATTERN_BYTES:
+                raise BadSchema("the JSON schema's patterns are too large; use shorter repetitions")
 
 
-def _too_deep() -> BadSchema:
-    return BadSchema(f"the JSON schema is nested more than {_MOST_LEVELS} levels deep")
+@functools.lru_cache(1024)
+def _pattern_bytes(pattern: str) -> int:
+    """Memory of a compiled pattern, found by trying. Raises BadSchema if it cannot be compiled."""
+    from jsonschema_rs import Draft202012Validator, RegexOptions
 
-
-# --------------------------------------------------------------------------- the cost of a check
-
-
-@dataclass(slots=True)
-class _Steps:
-    left: int
-    nodes: int
-    """Parts of the schema."""
-    error: Any = None
-    """The error that was paid for last."""
-
-    def pay(self, steps: int) -> None:
-        """Use up steps. Raises BadSchema if not enough are left."""
-        self.left -= steps
-        if self.left < 0:
-            raise BadSchema(
-                f"checking the answer against the JSON schema takes more than {MOST_STEPS:,} steps; use a simpler schema"
-            )
-
-
-_steps: ContextVar[_Steps | None] = ContextVar("ajet-schema-steps", default=None)
-"""The steps of the current check; None while no value is checked."""
-
-Keyword = Callable[[Any, Any, Any, Any], Any]
-"""(validator, the keyword's value, the instance, the schema around it) -> errors."""
-
-
-@functools.cache
-def _schema_validator() -> Any:
-    """What checks schemas themselves, in time linear in their size."""
-    from jsonschema import Draft202012Validator
-    from jsonschema.validators import extend
-    from jsonschema_specifications import REGISTRY
-    from referencing.jsonschema import DRAFT202012
-
-    # Where a part of the meta-schema names its dialect, the library would continue with its own validator.
-    parts = ((uri, REGISTRY.contents(uri)) for uri in REGISTRY if "draft/2020-12" in uri)
-    nameless = [(uri, {k: v for k, v in part.items() if k != "$schema"}) for uri, part in parts]
-    registry = REGISTRY.with_resources(
-        (uri, DRAFT202012.create_resource(part)) for uri, part in nameless
-    ).crawl()
-    checks = extend(Draft202012Validator, {"uniqueItems": _unique_items})
-    return checks(dict(nameless)["https://json-schema.org/draft/2020-12/schema"], registry=registry)
-
-
-@functools.cache
-def _bounded_validator() -> Any:
-    from jsonschema import Draft202012Validator
-    from jsonschema.validators import create
-
-    own: dict[str, Keyword] = {
-        "pattern": _pattern,
-        "patternProperties": _pattern_properties,
-        "additionalProperties": _additional_properties,
-        "uniqueItems": _unique_items,
-    }
-    keywords = {**Draft202012Validator.VALIDATORS, **own}
-    return create(
-        Draft202012Validator.META_SCHEMA,
-        {name: _paid(name, check) for name, check in keywords.items()},
-        type_checker=Draft202012Validator.TYPE_CHECKER,
-        applicable_validators=_keywords,
+    for size in (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21):
+        try:
+            Draft202012Validator({"pattern": pattern}, pattern_options=RegexOptions(size_limit=size))
+            return size
+        except ValueError:
+            pass
+    raise BadSchema(
+        f"the JSON schema's pattern {pattern[:80]!r} cannot be used: it is too large or no regular expression of this kind, which "
+        "has no lookaround and no references to groups"
     )
 
 
-def _keywords(schema: Any) -> Any:
-    """All keywords of a schema, including unknown ones: the library iterates over all of them."""
-    steps = _steps.get()
-    if steps:
-        steps.pay(len(schema))
-    return schema.items()
+def _refuse_steps(steps: int) -> None:
+    if steps > MOST_STEPS:
+        raise BadSchema(
+            f"checking the answer against the JSON schema takes more than {MOST_STEPS:,} steps; use a simpler schema"
+        )
 
 
-def _paid(name: str, check: Keyword) -> Keyword:
-    """A keyword's check that first pays its steps, and pays for each error that it yields."""
+class _Cost:
+    """Counts what the library does at most to check a value."""
 
-    def pay(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
-        steps = _steps.get()
-        assert steps
-        steps.pay(1 + _size(value) + _size(instance) + _more(name, value, instance, schema, steps.nodes))
-        for error in check(validator, value, instance, schema) or ():
-            if error is not steps.error:  # it also passes through the enclosing keywords
-                steps.error = error
-                steps.pay(_whole_size(value) + _whole_size(instance))
-            yield error
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._schema = schema
+        self._known: dict[tuple[int, int], tuple[int, int] | None] = {}
+        """By ids of a schema and a value; None while it is counted."""
+        self._sizes: dict[int, int] = {}
+        self._counted = 0
 
-    return pay
+    def of(self, schema: Any, value: Any) -> tuple[int, int]:
+        """Steps of applying a schema to a value, and of the largest alternatives at one place in it. Raises BadSchema if counting
+        takes too many steps itself."""
+        if not isinstance(schema, dict):
+            return 1, 0
+        pair = id(schema), id(value)
+        if pair in self._known:
+            known = self._known[pair]
+            if known is None:
+                raise BadSchema("the JSON schema cannot be applied: it refers to itself in circles")
+            return known
+        self._known[pair] = None
+        steps = self._own(schema, value)
+        self._counted += steps
+        _refuse_steps(self._counted)
+        # What was evaluated is found by applying the schemas again.
+        times = 2 if "unevaluatedProperties" in schema or "unevaluatedItems" in schema else 1
+        here = largest = 0
+        for keyword, below, part in self._applied(schema, value):
+            steps_below, largest_below = self.of(below, part)
+            steps += times * steps_below
+            here += steps_below if keyword in ("anyOf", "oneOf") else 0
+            largest = max(largest, largest_below)
+        self._known[pair] = known = steps, max(largest, here)
+        return known
 
+    def _own(self, schema: dict[str, Any], value: Any) -> int:
+        """The steps of a schema without those that it applies."""
+        compared = ("enum", "const", "required", "dependentRequired")
+        steps = 1 + len(schema) + self._size(value) + sum(self._size(schema.get(name)) for name in compared)
+        if isinstance(value, str) and "pattern" in schema:
+            steps += len(value) * _pattern_bytes(schema["pattern"]) // _PATTERN_STEP
+        if isinstance(value, dict):
+            names = sum(map(len, value))
+            by_name = schema.get("patternProperties", ())
+            steps += sum(names * _pattern_bytes(pattern) for pattern in by_name) // _PATTERN_STEP
+        return steps
 
-def _more(name: str, value: Any, instance: Any, schema: Any, nodes: int) -> int:
-    """Extra steps of keywords whose work exceeds the sizes of their operands. ``nodes`` is the schema's size."""
-    if name in ("$ref", "$dynamicRef"):
-        return 8 if str(value).startswith("#/") else nodes  # others may be searched for everywhere
-    if name in ("enum", "const"):
-        return nodes if isinstance(instance, list | dict) else 0
-    if name == "dependentRequired":
-        return nodes
-    if name == "uniqueItems":
-        return _whole_size(instance)
-    if name in (
-        "unevaluatedProperties",
-        "unevaluatedItems",
-    ):  # references are followed, and all names are compared
-        return nodes * _size(instance) if isinstance(instance, list | dict) else 0
-    if name in ("patternProperties", "additionalProperties"):
-        return _size(instance) * _size(schema.get("patternProperties"))
-    return 0
+    def _size(self, value: Any) -> int:
+        if isinstance(value, str):
+            return len(value) // _CHARACTERS_PER_STEP
+        if isinstance(value, dict | list) and id(value) not in self._sizes:
+            self._sizes[id(value)] = len(json.dumps(value)) // _CHARACTERS_PER_STEP
+        return self._sizes.get(id(value), 0)
 
+    def _applied(self, schema: dict[str, Any], value: Any) -> Iterator[tuple[str, Any, Any]]:
+        """(keyword, schema, part of the value) of all that a schema may apply. Patterns of names count as if they matched all."""
+        for keyword, given in schema.items():
+            if keyword in ("allOf", "anyOf", "oneOf"):
+                yield from ((keyword, below, value) for below in given)
+            elif keyword in ("not", "if", "then", "else"):
+                yield keyword, given, value
+            elif keyword == "$ref":
+                yield keyword, self._target(given), value
+            elif isinstance(value, dict):
+                if keyword == "properties":
+                    yield from ((keyword, given[name], part) for name, part in value.items() if name in given)
+                elif keyword in ("dependentSchemas", "dependencies"):
+                    yield from ((keyword, below, value) for below in given.values())
+                elif keyword == "patternProperties":
+                    yield from ((keyword, below, part) for below in given.values() for part in value.values())
+                elif keyword in ("additionalProperties", "unevaluatedProperties"):
+                    own = schema.get("properties", ())
+                    yield from ((keyword, given, part) for name, part in value.items() if name not in own)
+                elif keyword == "propertyNames":
+                    yield from ((keyword, given, name) for name in value)
+            elif isinstance(value, list):
+                if keyword in ("items", "contains", "unevaluatedItems"):
+                    yield from ((keyword, given, part) for part in value)
+                elif keyword == "prefixItems":
+                    yield from ((keyword, *both) for both in zip(given, value, strict=False))
 
-def _size(value: Any) -> int:
-    if isinstance(value, list | dict):
-        return len(value)
-    return len(value) // _CHARACTERS_PER_STEP if isinstance(value, str) else 0
-
-
-def _whole_size(value: Any) -> int:
-    """The size of a value, including everything in it."""
-    if isinstance(value, dict):
-        return len(value) + sum(_size(k) + _whole_size(v) for k, v in value.items())
-    return len(value) + sum(map(_whole_size, value)) if isinstance(value, list) else _size(value)
-
-
-def _matches(pattern: str, text: str) -> bool:
-    return _regex(pattern).search(text.encode(errors="replace").decode()) is not None
-
-
-def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
-    from jsonschema import ValidationError
-
-    if validator.is_type(instance, "string") and not _matches(pattern, instance):
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
-
-
-def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """Takes time linear in the items. The library compares all pairs if they cannot be sorted."""
-    from jsonschema import ValidationError
-
-    if wanted and validator.is_type(instance, "array") and len(set(map(_identity, instance))) < len(instance):
-        yield ValidationError(f"{instance!r} has non-unique elements")
-
-
-def _identity(value: Any) -> Hashable:
-    """Equal for values that JSON Schema calls equal: 1 and 1.0 are, 1 and true are not."""
-    if isinstance(value, dict):
-        return dict, frozenset((k, _identity(v)) for k, v in value.items())
-    if isinstance(value, list):
-        return list, tuple(map(_identity, value))
-    return (bool, value) if isinstance(value, bool) else value
-
-
-def _pattern_properties(validator: Any, by_pattern: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    if validator.is_type(instance, "object"):
-        for pattern, below in by_pattern.items():
-            for name, value in instance.items():
-                if _matches(pattern, name):
-                    yield from validator.descend(value, below, path=name, schema_path=pattern)
-
-
-def _additional_properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    from jsonschema import ValidationError
-
-    if not validator.is_type(instance, "object"):
-        return
-    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-    further = [k for k in instance if k not in known and not any(_matches(p, k) for p in patterns)]
-    if wanted is False and further:
-        names = ", ".join(map(repr, further))
-        yield ValidationError(f"Additional properties are not allowed ({names})")
-    elif wanted is not False:
-        for name in further:
-            yield from validator.descend(instance[name], wanted, path=name)
+    def _target(self, reference: str) -> Any:
+        """The part of the schema that a reference names; the library has checked that there is one."""
+        found: Any = self._schema
+        for name in unquote(reference[1:]).split("/")[1:]:
+            name = name.replace("~1", "/").replace("~0", "~")
+            found = found[int(name)] if isinstance(found, list) else found[name]
+        return found

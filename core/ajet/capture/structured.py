@@ -83,7 +83,7 @@ def _apply(schema: Mapping[str, Any], content: str | None) -> Refused | None:
         raise Refused(str(error), code="invalid_request") from None
     except ImportError as error:
         raise Refused(
-            f"checking answers against a JSON schema needs jsonschema and google-re2 ({error}): pip install 'ajet[chat]'",
+            f"checking answers against a JSON schema needs jsonschema-rs ({error}): pip install 'ajet[chat]'",
             code="not_installed",
         ) from None
     except (ValueError, RecursionError) as error:
