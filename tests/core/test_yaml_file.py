@@ -12,7 +12,7 @@ from ajet import ConfigError
 from ajet.job.config import parse_set, read_job_file
 from ajet.services.chat_models import read_script
 from ajet.utils.yaml_file import read_yaml
-from ajet_judges.rubric_file import read_rubric
+from ajet_judges.rubric import read_rubric
 
 LAUGHS = "a: &a [x]\n" + "".join(f"{n}: &{n} [*{m}{f', *{m}' * 9}]\n" for m, n in pairwise("abcdefghi"))
 MERGES = "a: &a {x: 1}\n" + "".join(

@@ -43,7 +43,7 @@ def test_none_is_the_workflows_fault_where_the_judge_failed_because_of_it(
 
 
 def test_the_line_is_the_users_and_never_one_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ajet_judges.reference import expected_text
+    from ajet_judges.text import expected_text
 
     (tmp_path / "users_judge.py").write_text("def judge(ask):\n    return ask()\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from ajet_judges.combine import Combine as Combine
     from ajet_judges.environment import Environment as Environment
     from ajet_judges.llm import LLM as LLM
-    from ajet_judges.math_llm import MathLLM as MathLLM
     from ajet_judges.numeric import Math as Math
+    from ajet_judges.numeric import MathLLM as MathLLM
     from ajet_judges.relative import Listwise as Listwise
     from ajet_judges.relative import Pairwise as Pairwise
     from ajet_judges.rubric import RubricJudge as RubricJudge
@@ -33,7 +33,7 @@ _WHERE = {
     "Limits": "sandbox",
     "Listwise": "relative",
     "Math": "numeric",
-    "MathLLM": "math_llm",
+    "MathLLM": "numeric",
     "NoSandbox": "sandbox",
     "Pairwise": "relative",
     "Ran": "sandbox",

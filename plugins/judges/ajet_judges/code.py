@@ -13,8 +13,8 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr
 
 from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
-from ajet_judges.reference import response_text
 from ajet_judges.sandbox import Isolation, Limits, Ran, run_python
+from ajet_judges.text import response_text
 
 _BLOCK = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
 CALLS = """\

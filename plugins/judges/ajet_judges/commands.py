@@ -56,7 +56,7 @@ def learn_command(
 
     from ajet.interfaces.helpers import check_output
     from ajet_judges.learn import learn, read_examples
-    from ajet_judges.rubric_file import write_rubric
+    from ajet_judges.rubric import write_rubric
 
     endpoint = _endpoint(base_url, model, api_key_env, cache, sets)
     read = read_examples(examples)

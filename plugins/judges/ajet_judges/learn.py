@@ -18,8 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ajet import ConfigError, EndpointUsage
 from ajet_judges.endpoint import Asker, JudgeEndpoint
 from ajet_judges.questions import Question, Verdict
-from ajet_judges.rubric import rubric_question
-from ajet_judges.rubric_file import TAKEN, Criterion, Rubric
+from ajet_judges.rubric import TAKEN, Criterion, Rubric, rubric_question
 
 if TYPE_CHECKING:
     from ajet.interfaces.algorithm import Float64

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from pydantic import Field, create_model
 
 from ajet import EpisodeView, JudgeOutput, Task, WorkflowOutput
-from ajet_judges.asking import GradingJudge
+from ajet_judges.endpoint import GradingJudge
 from ajet_judges.questions import Question, Verdict
-from ajet_judges.reference import response_text
+from ajet_judges.text import response_text
 
 INSTRUCTIONS = """You grade a response to a task. A good response is one of which this holds:
 

@@ -1,4 +1,6 @@
-"""The `math` judge: compares the number or expression at the end of a response with the task's answer."""
+"""The judge `math` compares the number or expression at the end of a response with the task's answer; `math_llm` also asks a model,
+where that rule is not certain.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,20 @@ from typing import Self
 from pydantic import Field, PrivateAttr
 
 from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
+from ajet_judges.endpoint import AskingJudge
 from ajet_judges.numbers import final_number, last_box, last_boxes, plain_number
-from ajet_judges.reference import expected_text, response_text, verdict
+from ajet_judges.questions import Question, Verdict, task_text
 from ajet_judges.symbolic import Symbolic
+from ajet_judges.text import expected_text, response_text, verdict
 
 LONGEST = 20_000
 """Only this many characters at the end of a response are read: the answer is there, if there is one."""
 MAYBE_MORE = re.compile(r"[\\$^√π]|[0-9][, ][0-9]")
 """Signs of an expression, or of a number with a decimal comma or spaces between thousands."""
+INSTRUCTIONS = """You check the final answer of RESPONSE, a solution of a mathematical task. REFERENCE is known to be right.
+
+Say whether the final answer of RESPONSE is equivalent to REFERENCE: equal in value, whatever its notation, its units or
+the words around it. How it was found does not matter. No final answer, or several that differ, are not equivalent."""
 
 
 class Math(Judge):
@@ -82,3 +90,29 @@ class Math(Judge):
             return await self._symbolic.equal(reference, response)
         async with self.open():
             return await self._equal(reference, response)
+
+
+class Equivalence(Verdict):
+    """Whether a response's final answer is equivalent to the reference."""
+
+    equivalent: bool
+
+
+class MathLLM(AskingJudge, Math):
+    """Like `math`, but a model decides where the rule is not certain.
+
+    The rule is certain if it finds the answer, or if a box contains a different number.
+    """
+
+    name = "math_llm"
+
+    async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
+        reference, response = expected_text(task, self.answer), response_text(output)
+        if not response.strip():
+            return verdict(False)
+        right = await self.compare(task, output)
+        if right is not None:
+            return verdict(right)
+        about = {"TASK": task_text(task), "REFERENCE": reference, "RESPONSE": response}
+        found, usage = await self.ask(Question(INSTRUCTIONS, about, Equivalence))
+        return JudgeOutput(float(found.equivalent), found.equivalent, usage.metrics())

@@ -7,8 +7,7 @@ from ajet_judges.code import Code
 from ajet_judges.combine import Combine
 from ajet_judges.environment import Environment
 from ajet_judges.llm import LLM
-from ajet_judges.math_llm import MathLLM
-from ajet_judges.numeric import Math
+from ajet_judges.numeric import Math, MathLLM
 from ajet_judges.relative import Listwise, Pairwise
 from ajet_judges.rubric import RubricJudge
 from ajet_judges.text import Contains, Exact

@@ -12,11 +12,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ajet import EndpointUsage, EpisodeView, GroupJudge, JudgeOutput, Task
-from ajet_judges.asking import GradingJudge
+from ajet_judges.endpoint import GradingJudge
 from ajet_judges.llm import REFERENCE, graded
 from ajet_judges.questions import Question, Verdict
-from ajet_judges.reference import response_text
-from ajet_judges.rubric_file import read_rubric
+from ajet_judges.rubric import read_rubric
+from ajet_judges.text import response_text
 
 LISTWISE = """You compare responses to one task. A good response is one of which this holds:
 

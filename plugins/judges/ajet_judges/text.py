@@ -1,11 +1,33 @@
-"""Judges that compare text."""
+"""Judges that compare text; the text of responses and of reference answers, for every judge here."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
 from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
-from ajet_judges.reference import expected_text, response_text, verdict
+
+
+def expected_text(task: Task, key: str) -> str:
+    """The task's answer as text. Raises ValueError that names the task, because a missing answer is a fault in the data,
+    not in the agent."""
+    value = task.metadata.get(key)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        found = "no" if value is None else f"a {type(value).__name__} in"
+        raise ValueError(f"task {task.id!r} has {found} metadata[{key!r}]; the judge needs text or a number")
+    text = str(value)
+    if not text.strip():
+        raise ValueError(f"task {task.id!r} has an empty metadata[{key!r}]; the judge needs an answer there")
+    return text
+
+
+def response_text(output: WorkflowOutput) -> str:
+    """The response as text; a missing one is the empty text, which no judge here accepts."""
+    return "" if output.response is None else str(output.response)
+
+
+def verdict(correct: bool) -> JudgeOutput:
+    """Reward 1 if correct, else 0."""
+    return JudgeOutput(reward=float(correct), is_success=correct)
 
 
 class TextJudge(Judge):

@@ -15,7 +15,7 @@ import yaml
 from ajet.cli import run_program
 from ajet.plugins import Installed, load_plugins
 from ajet_judges import Exact
-from ajet_judges.rubric_file import read_rubric
+from ajet_judges.rubric import read_rubric
 from tests.pages import files, page
 
 from .judge_model import Asked, serving

@@ -23,7 +23,7 @@ from ajet.cli import run_program
 from ajet_judges import RubricJudge
 from ajet_judges.fit import fit, ranked_correctly
 from ajet_judges.learn import read_examples
-from ajet_judges.rubric_file import Rubric, read_rubric
+from ajet_judges.rubric import Rubric, read_rubric
 from tests.tiers import fast
 
 from .judge_model import Asked, JudgeModel, serving

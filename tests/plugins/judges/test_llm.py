@@ -15,7 +15,7 @@ from ajet.rollout.episode import Plan
 from ajet.rollout.summary import summarize
 from ajet.testing import ScriptedEngine
 from ajet_judges import LLM, MathLLM, RubricJudge
-from ajet_judges.rubric_file import Criterion, Rubric, read_rubric, write_rubric
+from ajet_judges.rubric import Criterion, Rubric, read_rubric, write_rubric
 
 from .judge_model import Asked, serving
 
