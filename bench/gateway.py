@@ -580,8 +580,8 @@ def rendering_cpu(calls: int = 300) -> float:
     from ajet.chat.messages import normalise
     from ajet.chat.renderer import Chat
     from ajet.tracker.call import Call
-    from ajet.tracker.conversations import Recognised
-    from ajet.tracker.prompt import ClientChat, make_prompt
+    from ajet.tracker.conversations import ClientChat
+    from ajet.tracker.prompt import make_prompt
     from ajet.tracker.record import EpisodeRecord
     from ajet.types import Generation
     from ajet_local.starter.calculator import Calculator
@@ -601,7 +601,7 @@ def rendering_cpu(calls: int = 300) -> float:
     record = EpisodeRecord()
     root = record.chat("k")
     first = root.add(normalise(messages[0], 0)).add(normalise(messages[1], 1))
-    prompt = make_prompt(record, chat, "k", ClientChat(Recognised(first, 0, {})), [tool])
+    prompt = make_prompt(record, chat, "k", ClientChat(first), [tool])
     ids = np.array(
         [*chat.tokenizer.encode(chat.written(messages[2]), add_special_tokens=False), chat.stop_token_ids[0]],
         np.int32,
@@ -611,7 +611,7 @@ def rendering_cpu(calls: int = 300) -> float:
     answer = normalise(messages[2], 2)
     record.add(Call(0, "a", "t", "k", prompt.node, end, generation, 1.0, True, chat_end=first), answer)
     following = first.add(answer).add(normalise(messages[3], 3))
-    client_chat = ClientChat(Recognised(following, 0, {}))
+    client_chat = ClientChat(following)
     assert make_prompt(record, chat, "k", client_chat, [tool]).parent == 0, (
         "it does not continue the conversation"
     )

@@ -43,9 +43,9 @@ from ajet.chat.messages import normalise
 from ajet.chat.renderer import Chat, Turn
 from ajet.chat.template import given
 from ajet.tracker.call import Call, new_root
-from ajet.tracker.conversations import Recognised, recognise
+from ajet.tracker.conversations import ClientChat, recognise
 from ajet.tracker.forest import forest
-from ajet.tracker.prompt import ClientChat, make_prompt
+from ajet.tracker.prompt import make_prompt
 from ajet.tracker.record import EpisodeRecord
 from ajet.tracker.timelines import timelines
 from ajet.types import Generation
@@ -299,7 +299,7 @@ def continued(chat: Chat, turns: int, seed: int) -> float:
         ids = np.array([*chat.tokenizer.encode(answer["content"], add_special_tokens=False), stop], np.int32)
         generation = Generation(ids, np.zeros(len(ids), np.float32), versions(ids), "stop")
         start = time.process_time()
-        prompt = make_prompt(record, chat, "policy", ClientChat(Recognised(chat_end, 0, {})), ())
+        prompt = make_prompt(record, chat, "policy", ClientChat(chat_end), ())
         end = record.tree("policy").extend(prompt.node, ids)
         call = Call(
             number,

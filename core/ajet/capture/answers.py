@@ -27,7 +27,8 @@ from ajet.chat.renderer import Chat
 from ajet.chat.streaming import stop_at, stop_of
 from ajet.interfaces.engine import ChatModelFailed, Engine
 from ajet.tracker.call import Call, Exchange, Message, MessageNode, Prompt
-from ajet.tracker.prompt import TAIL, ClientChat, as_sent, make_prompt
+from ajet.tracker.conversations import ClientChat
+from ajet.tracker.prompt import TAIL, as_sent, make_prompt
 from ajet.tracker.record import EpisodeRecord, as_ids, check_generation
 from ajet.types import (
     AjetError,
@@ -118,7 +119,7 @@ class Asked:
     @property
     def chat_end(self) -> MessageNode | None:
         """The last message."""
-        return self.client_chat.recognised.chat_end if self.client_chat else None
+        return self.client_chat.chat_end if self.client_chat else None
 
     @property
     def offered(self) -> Sequence[Message]:
@@ -168,9 +169,7 @@ class Asked:
             and chat_end.held() is None
         ):
             with suppress(AjetError):  # `_prompt` raises and reports it again
-                await off_loop(
-                    self.chat.render, as_sent(chat_end, self.client_chat.recognised.sent), self.tools
-                )
+                await off_loop(self.chat.render, as_sent(chat_end, self.client_chat.sent), self.tools)
 
     def _prompt(self) -> Prompt:
         """The engine's prompt. Raises Refused if there can be none."""

@@ -28,7 +28,7 @@ from ajet.chat.messages import BadMessage, normalise_tools
 from ajet.chat.renderer import Chat
 from ajet.tracker.call import Call, Exchange, Message, MessageNode
 from ajet.tracker.conversations import recognise
-from ajet.tracker.prompt import ClientChat, as_sent
+from ajet.tracker.prompt import as_sent
 from ajet.tracker.record import merging_key
 from ajet.types import AjetError
 
@@ -223,8 +223,8 @@ class Session(Attempt):
             tools, key = read(target.name, written)
             root, by_text = self.record.chat(key), self.answerer.by_text
             messages, named = self._messages(request)
-            recognised = recognise(root, messages, by_text=by_text)
-            client_chat = ClientChat(recognised, request.continues, named, by_text)
+            known = recognise(root, messages, by_text=by_text)
+            client_chat = replace(known, continues=request.continues, named=named)
         except BadMessage as error:
             raise Refused(str(error), code=error.code) from None
         return Asked(self, request, agent, target, key, chat, tools, client_chat)
@@ -242,7 +242,7 @@ class Session(Attempt):
             )
         choice, chat_end = self._replies[request.after]
         assert choice.asked.client_chat
-        chat = as_sent(chat_end, choice.asked.client_chat.recognised.sent)
+        chat = as_sent(chat_end, choice.asked.client_chat.sent)
         if request.messages and request.messages[0].get("role") in ("system", "developer"):
             chat = chat[1:] if chat[0]["role"] == "system" else chat
             return [request.messages[0], *chat, *request.messages[1:]], choice.call.number

@@ -11,23 +11,30 @@ a reply may also be found by its loose text, which counts as drift.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ajet.chat.messages import fingerprint
 from ajet.tracker.call import Form, Message, MessageNode
 
 
 @dataclass(frozen=True, slots=True)
-class Recognised:
-    """A client's chat: the node of its last message, how many of its messages were found by loose text only,
-    and the messages that are a recorded reply in another form, by their index."""
+class ClientChat:
+    """A client's chat as it was recognised, and how it may be continued."""
 
     chat_end: MessageNode
-    drift: int
-    sent: Mapping[int, Message]
+    """The node of its last message."""
+    drift: int = 0
+    """How many of its messages were found by loose text only."""
+    sent: Mapping[int, Message] = field(default_factory=dict)
+    """Those of its messages that are a recorded reply in another form, by their index."""
+    by_text: bool = False
+    continues: bool = False
+    """Whether the answer continues its last message."""
+    named: int | None = None
+    """The call whose reply the client named."""
 
 
-def recognise(root: MessageNode, messages: Sequence[Message], *, by_text: bool = False) -> Recognised:
+def recognise(root: MessageNode, messages: Sequence[Message], *, by_text: bool = False) -> ClientChat:
     """Find a client's chat below ``root``; new messages are added. Raises BadMessage."""
     node, drift = root, 0
     sent: dict[int, Message] = {}
@@ -43,4 +50,4 @@ def recognise(root: MessageNode, messages: Sequence[Message], *, by_text: bool =
             else:
                 child = form
         node = child
-    return Recognised(node, drift, sent)
+    return ClientChat(node, drift, sent, by_text)

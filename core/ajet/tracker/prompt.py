@@ -7,12 +7,12 @@ write anything else differently, the client's messages are rendered again, and t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ajet.chat.continuing import REWRITTEN
 from ajet.chat.renderer import Chat, Increment, Turn
 from ajet.tracker.call import Call, Message, MessageNode, Prompt
-from ajet.tracker.conversations import Recognised
+from ajet.tracker.conversations import ClientChat
 from ajet.tracker.record import EpisodeRecord, as_ids
 from ajet.types import AjetError
 
@@ -26,32 +26,20 @@ REASONING = "thinking stripped"
 EDITED = "answer edited"
 
 
-@dataclass(frozen=True, slots=True)
-class ClientChat:
-    """A client's chat as it was recognised, and how it may be continued."""
-
-    recognised: Recognised
-    continues: bool = False
-    """Whether the answer continues its last message."""
-    named: int | None = None
-    """The call whose reply the client named."""
-    by_text: bool = False
-
-
 def make_prompt(
     record: EpisodeRecord, chat: Chat, key: str, client_chat: ClientChat, tools: Sequence[Message]
 ) -> Prompt:
     """The prompt of a chat. Raises AjetError if it cannot be rendered."""
     if client_chat.continues:
         return _within_turn(record, chat, key, client_chat, tools)
-    return _new_turn(record, chat, key, client_chat, client_chat.recognised.chat_end, tools)
+    return _new_turn(record, chat, key, client_chat, client_chat.chat_end, tools)
 
 
 def _within_turn(
     record: EpisodeRecord, chat: Chat, key: str, client_chat: ClientChat, tools: Sequence[Message]
 ) -> Prompt:
     """A prompt whose answer continues the chat's last message: a recorded answer's ids, or a prefill."""
-    chat_end, sent = client_chat.recognised.chat_end, client_chat.recognised.sent
+    chat_end, sent = client_chat.chat_end, client_chat.sent
     if chat_end.message.get("role") != "assistant" or chat_end.parent is None:
         raise AjetError("the answer cannot continue the last message, because that is not the assistant's.")
     if chat_end.message.get("tool_calls"):
@@ -63,7 +51,7 @@ def _within_turn(
     for call in _replies(chat_end, client_chat):
         if _shows_all(chat, call, chat_end):
             node = tree.extend(call.prompt, as_ids(_without_stop(chat, call)))
-            made, drift = _made(call), client_chat.recognised.drift
+            made, drift = _made(call), client_chat.drift
             at = _answered_at(call, made)
             return replace(made, node=node, parent=call.number, cause="", drift=drift, answered_at=at)
     before = _new_turn(record, chat, key, client_chat, chat_end.parent, tools)
@@ -97,7 +85,7 @@ def _new_turn(
     if held is not None:
         replies = _replies(held, client_chat)
         call = replies[0] if replies else held.ends[0]
-        made, drift = _made(call), client_chat.recognised.drift
+        made, drift = _made(call), client_chat.drift
         refused = _unlike(made, held, client_chat) if replies else Increment(None, APART)
         if call.continues and made.rendered is None and not refused.cause:
             refused = Increment(None, REWRITTEN)  # what the prompt's text was is not known
@@ -118,7 +106,7 @@ def _new_turn(
                     sent=made.sent,
                 )
             refused = increment
-    sent = client_chat.recognised.sent
+    sent = client_chat.sent
     ids, rendered = chat.begin(as_sent(chat_end, sent), tools)
     return Prompt(
         tree.extend(tree.root, ids),
@@ -144,7 +132,7 @@ def _made(call: Call) -> Prompt:
 
 def _unlike(made: Prompt, held: MessageNode, client_chat: ClientChat) -> Increment:
     """Why the stored ids of a call do not match what the client sent before its answer, if they do not."""
-    sent = {index: m for index, m in client_chat.recognised.sent.items() if index < made.rendered_messages}
+    sent = {index: m for index, m in client_chat.sent.items() if index < made.rendered_messages}
     if sent == made.sent:
         return Increment(None)
     path = held.chat()
