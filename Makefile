@@ -2,6 +2,9 @@
 
 SEED ?= 0
 ARGS ?=
+# SAVE=NAME: a benchmark's figures are kept in bench/results/NAME.json, for docs/benchmarks.md
+SAVE ?=
+SAVED = $(if $(SAVE),bench/save.py $(SAVE))
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -127,7 +130,7 @@ test-trinity: .venv-trinity/.installed ## the backbone trinity on this CPU: the 
 	$(TRINITY_ON_CPU) timeout -k 20 7200 .venv-trinity/bin/python -m pytest tests/plugins/trinity -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 verify-trinity: .venv-trinity/.installed ## does the math example learn with Trinity as its trainer? One JSON object at the end
-	$(TRINITY_ON_CPU) timeout -k 20 7200 .venv-trinity/bin/python bench/trinity_learning.py $(ARGS)
+	$(TRINITY_ON_CPU) timeout -k 20 7200 .venv-trinity/bin/python $(SAVED) bench/trinity_learning.py $(ARGS)
 
 test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## other SDK releases, and 15 more agent frameworks (ARGS="openai-2")
 	.venv/bin/python tests/matrix.py $(ARGS)
@@ -165,7 +168,7 @@ check-wheels: wheels ## each wheel alone in an empty environment, with an SBOM i
 	.venv/bin/python bench/from_wheels.py
 
 bench: $(INSTALLED) ## does it learn, and is it learning? one JSON object at the end
-	.venv/bin/python bench/learning.py $(ARGS)
+	.venv/bin/python $(SAVED) bench/learning.py $(ARGS)
 
 bench-all: $(ALL_INSTALLED) ## every benchmark of the core: the last line of each
 	.venv/bin/python bench/all.py $(ARGS)
@@ -198,13 +201,13 @@ prove-gpu: $(if $(HAS_GPU),.venv-gpu/.installed .venv-gpu-verl/.installed,.venv-
 	@touch $@
 
 bench-local: $(INSTALLED) .venv-trl/.installed ## the local backbone beside TRL: step, learning, generation, trees (ARGS="step")
-	OMP_NUM_THREADS=1 .venv/bin/python bench/local.py $(ARGS)
+	OMP_NUM_THREADS=1 .venv/bin/python $(SAVED) bench/local.py $(ARGS)
 
 bench-verl: .venv-verl/.installed ## verl's engine on trees beside its rows, on this CPU (ARGS="--logs group,retry")
-	$(ON_CPU) .venv-verl/bin/python bench/verl_trees.py $(ARGS)
+	$(ON_CPU) .venv-verl/bin/python $(SAVED) bench/verl_trees.py $(ARGS)
 
 bench-scale: .venv-verl/.installed ## 64, 1,000 and 4,000 episodes at once on verl's rollout side: CPU per call, memory (ARGS="--sizes 64")
-	$(ON_CPU) .venv-verl/bin/python bench/verl_scale.py $(ARGS)
+	$(ON_CPU) .venv-verl/bin/python $(SAVED) bench/verl_scale.py $(ARGS)
 
 clean: ## remove what was built; keeps runs/ and .venv
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

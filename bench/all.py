@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-NOT_RUN = {"all", "local", "prove_gpu", "verl_trees", "verl_scale"}
+NOT_RUN = {"all", "save", "local", "prove_gpu", "verl_trees", "verl_scale"}
 
 
 def main() -> None:

@@ -113,6 +113,10 @@ def merged(name: str, log: Sequence[LoggedCall]) -> dict[str, float]:
     )
     print(f"{'':10}{'':21}{len(tree.token_ids):24,}{bound:9,}")
     return {
+        "calls": len(log),
+        "tokens_one_row_per_call": sum(map(len, wholes)),
+        "tokens_timelines": tokens,
+        "tokens_trees": len(tree.token_ids),
         "rows_ratio_to_optimum": round(tokens / sum(optimum), 4),
         "tree_ratio_to_bound": round(len(tree.token_ids) / bound, 4),
         "lost": verdict.lost,

@@ -84,9 +84,12 @@ def learn(name: str, seed: int) -> dict[str, Any]:
 
 def record(name: str, seed: int, result: dict[str, Any]) -> None:
     """Add a result to the example's `learned.json`, from which `tools/learning_curves.py` makes its picture and table."""
+    sys.path.append(str(HERE.parent / "bench"))
+    from save import measured
+
     path = HERE / name / "learned.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    known = dict(sorted({**known, str(seed): result}.items()))
+    known = dict(sorted({**known, str(seed): {**measured(), **result}}.items()))
     rows = ",\n".join(f"  {json.dumps(seed)}: {json.dumps(found)}" for seed, found in known.items())
     path.write_text(f"{{\n{rows}\n}}\n", encoding="utf-8")
 

@@ -18,9 +18,7 @@ def test_every_check_that_it_names_is_there() -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-@pytest.mark.parametrize(
-    "figure", ["1.2e-6", "1.7e-6", "1e-4", "6.0e-08", "3.7e-07", "3.4e-05", "0.019", "0.020"]
-)
+@pytest.mark.parametrize("figure", ["1.2e-6", "1.7e-6", "1e-4", "6.0e-8", "3.7e-7", "3.4e-5", "0.007"])
 def test_its_figures_are_those_of_the_benchmarks(figure: str) -> None:
     assert figure in BENCHMARKS
-    assert re.sub("e-0", "e-", figure) in PAGE
+    assert figure in PAGE
