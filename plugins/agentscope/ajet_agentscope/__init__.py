@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ajet import LoadedWorkflow, Plugin, hookimpl
 from ajet.interfaces.helpers import when_imported
-from ajet_agentscope.current_agent import replying
 from ajet_agentscope.layout import Layout
+from ajet_agentscope.patches import agents_named, prompts_without_clock, replying
 from ajet_agentscope.studio import AgentScopeStudio
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ def ajet_resolve_agent(episode: str, request: Mapping[str, Any]) -> str | None:
 
 @hookimpl
 def ajet_capture_install(capture: Any) -> Callable[[], None]:
-    from ajet_agentscope.patches import agents_named, prompts_without_clock
-
     with ExitStack() as undo:
         undo.callback(when_imported("agentscope.agent", agents_named))
         undo.callback(when_imported("agentscope.agent", prompts_without_clock))

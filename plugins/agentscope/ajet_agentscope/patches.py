@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from types import ModuleType
 from typing import Any
 
 from ajet.interfaces.helpers import replaced, replaced_in_all, steps_with
-from ajet_agentscope.current_agent import replying
+
+replying: ContextVar[str | None] = ContextVar("ajet_agentscope_agent", default=None)
+"""The ``name`` of the innermost agent that is replying; None outside any agent."""
 
 
 @contextmanager

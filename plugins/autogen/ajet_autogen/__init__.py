@@ -11,7 +11,7 @@ from typing import Any
 
 from ajet import hookimpl
 from ajet.interfaces.helpers import when_imported
-from ajet_autogen.current_agent import current_handler, working
+from ajet_autogen.patches import agents_named, current_handler, working
 
 
 @hookimpl
@@ -28,8 +28,6 @@ def ajet_resolve_agent(episode: str, request: Mapping[str, Any]) -> str | None:
 
 @hookimpl
 def ajet_capture_install(capture: Any) -> Callable[[], None]:
-    from ajet_autogen.patches import agents_named
-
     return when_imported("autogen_agentchat.agents", agents_named)
 
 

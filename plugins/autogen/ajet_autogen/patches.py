@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from types import ModuleType
 from typing import Any
 
 from ajet.interfaces.helpers import replaced, steps_with
-from ajet_autogen.current_agent import current_handler, working
+
+working: ContextVar[tuple[str, Any] | None] = ContextVar("ajet_autogen_agent", default=None)
+"""(name of the agent at work, id of the runtime's handler in which it works)."""
+
+
+def current_handler() -> Any:
+    """The id of the runtime's agent that handles a message in this context, or None."""
+    core = sys.modules.get("autogen_core")
+    try:
+        return core.MessageHandlerContext.agent_id() if core else None
+    except RuntimeError:
+        return None
 
 
 @contextmanager

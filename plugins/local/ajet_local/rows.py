@@ -10,10 +10,9 @@ import torch
 from transformers import DynamicCache
 
 from ajet.learning.pairs import together
-from ajet.types import Need, Sample
+from ajet.types import Int32, Need, Sample
 from ajet_local.critic import ValueHead, predictions
 from ajet_local.modeling import checkpointed_layers
-from ajet_local.prefix import common_prefix
 from ajet_local.sight import Sight, images_in, places
 from ajet_local.tokens import TrainedTokens
 
@@ -121,3 +120,17 @@ def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
     for row, array in zip(out, arrays, strict=True):
         row[: len(array)] = array
     return out
+
+
+def common_prefix(rows: Sequence[Int32], limit: int) -> int:
+    """Length of the longest prefix, at most ``limit`` tokens, that all ``rows`` (int32[T_i]) share: most of an agent's prompt is its
+    system prompt and tools. 0 for a single row."""
+    if len(rows) < 2:
+        return 0
+    length = max(0, min(limit, *(len(row) for row in rows)))
+    first = rows[0]
+    for row in rows[1:]:
+        differing = np.flatnonzero(first[:length] != row[:length])
+        if len(differing):
+            length = int(differing[0])
+    return length

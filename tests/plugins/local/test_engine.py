@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ajet.types import AjetError, GenerateRequest, Sampling  # noqa: E402
+from ajet_local.completion import StopStrings  # noqa: E402
 from ajet_local.sampling import Sampler, sample  # noqa: E402
-from ajet_local.stopping import StopStrings  # noqa: E402
 
 
 def request(ids, **sampling):
