@@ -90,7 +90,7 @@ def start_ray(**arguments: Any) -> None:
 
 def end_ray() -> None:
     """Call `ray.shutdown`, and end the workers that it leaves of a node that this process has started: Ray waits a second for the
-    node, then kills it, and nobody ends a worker that hangs while its Python ends."""
+    node, then kills it, and a worker that hangs while its Python ends is left."""
     import psutil
     import ray
 
