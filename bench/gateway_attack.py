@@ -39,6 +39,7 @@ CATCH = "a" * 28 + "!"
 """A text that a backtracking regular expression engine needs 2^28 steps to reject for `^(a+)+$`."""
 HEADER_BYTES = 192 << 20
 HALF_OPEN = 2_000
+BODY_BYTES = 30 << 20
 LONGEST_WAIT = 30.0
 
 
@@ -266,7 +267,7 @@ def doubling(levels: int, by: str = "allOf", last: str = "string", **beside: Any
     return {"$ref": "#/$defs/a0", "$defs": {**below, names[-1]: {"type": last}}, **beside}
 
 
-def invalid(nodes: int = 60_000) -> dict[str, Any]:
+def invalid(nodes: int = 40_000) -> dict[str, Any]:
     """A large schema with an error below alternatives."""
     found: dict[str, Any] = {"type": "no type", "enum": list(range(nodes))}
     for _ in range(60):
@@ -335,6 +336,28 @@ def half_open() -> Once:
     return once
 
 
+def half_sent() -> Once:
+    """Bodies with a key that never end: 40 at once."""
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-api-key: {KEY}\r\ncontent-length: {BODY_BYTES + 1}\r\n\r\n"
+    body = b" " * BODY_BYTES
+    held: list[socket.socket] = []
+
+    def once(port: int) -> str:
+        connection = socket.create_connection(("127.0.0.1", port))
+        held.append(connection)
+        with suppress(OSError):
+            connection.sendall(head.encode() + body)
+        answer = "waits"
+        with suppress(OSError):
+            connection.settimeout(0.01)
+            answer = repr(connection.recv(100)[9:45].decode())
+        if len(held) > 40:
+            held.pop(0).close()
+        return answer
+
+    return once
+
+
 def nothing() -> Once:
     def once(port: int) -> str:
         time.sleep(0.1)
@@ -359,6 +382,7 @@ ATTACKS: dict[str, Callable[[], Once]] = {
         + b"1\r\na\r\n" * 400_000
     ),
     "half_open": half_open,
+    "half_sent": half_sent,
     # The largest requests that pass the limits, and other expensive ones.
     "schema_references": chat_of(messages=user_message("catch"), response_format=schema(doubling(40))),
     "schema_alternatives": chat_of(

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from ajet.capture.answers import Answerer, Choice
 from ajet.capture.gateway.metrics import exposition, labelled
-from ajet.capture.gateway.server import Gateway
+from ajet.capture.gateway.server import Gateway, Page
 from ajet.capture.off_loop import off_loop
 from ajet.capture.portal import Portal
 from ajet.capture.process.garbage import rare_full_collections
@@ -342,19 +342,19 @@ class Explorer:
         )
 
     @property
-    def pages(self) -> Mapping[str, Any]:
+    def pages(self) -> Mapping[str, Page]:
         """The gateway's further pages."""
+        rates, rules = partial(self._allowed, "feedback"), partial(self._allowed, "admin")
         found = {
-            "POST /feedback": self.feedback,
-            "POST /commit": self.commit,
-            "POST /rollback": self.rollback,
-            "GET /online/status": self.status,
+            "POST /feedback": Page(rates, self.feedback),
+            "POST /commit": Page(rates, self.commit),
+            "POST /rollback": Page(rules, self.rollback),
+            "GET /online/status": Page(rules, self.status),
         }
-        return found | {page.replace(" /", " /v1/"): answer for page, answer in found.items()}
+        return found | {path.replace(" /", " /v1/"): page for path, page in found.items()}
 
-    async def feedback(self, secret: str | None, body: bytes) -> dict[str, Any]:
+    async def feedback(self, body: bytes) -> dict[str, Any]:
         """``POST /feedback {msg_ids, reward, task_id, run_id}``, or one of our own forms: see `Feedback`."""
-        self._allowed(secret, "feedback")
         given = _json(body)
         asked = Feedback.read(given)
         if self._redaction:
@@ -372,10 +372,9 @@ class Explorer:
             said += f": {', '.join(found['unknown'][:MOST_NAMED])}"
         return _success(given, FEEDBACK_OF_JAVA, said, found)
 
-    async def commit(self, secret: str | None, body: bytes) -> dict[str, Any]:
+    async def commit(self, body: bytes) -> dict[str, Any]:
         """``POST /commit {task_id, run_id, time_threshold}``, of feedback that was given until this time in seconds since 1970; an
         empty body, or nulls, commits everything."""
-        self._allowed(secret, "feedback")
         asked = _json(body) if body.strip() else {}
         before = None if asked.get("time_threshold") is None else number(asked, "time_threshold")
         task = None if asked.get("task_id") is None else name_in(asked, "task_id")
@@ -384,14 +383,12 @@ class Explorer:
         self.count("committed_total", count)
         return _success(asked, COMMIT_OF_JAVA, f"{count} committed", {"committed": count})
 
-    async def status(self, secret: str | None, body: bytes) -> dict[str, Any]:
+    async def status(self, body: bytes) -> dict[str, Any]:
         """``GET /online/status``: what the store contains."""
-        self._allowed(secret, "admin")
         return await self._in_store(partial(overview, self.store))
 
-    async def rollback(self, secret: str | None, body: bytes) -> dict[str, Any]:
+    async def rollback(self, body: bytes) -> dict[str, Any]:
         """``POST /rollback {version}``: serve an earlier version."""
-        self._allowed(secret, "admin")
         to = _json(body).get("version")
         if type(to) is not int:
             raise bad("version must be a whole number")
@@ -401,7 +398,7 @@ class Explorer:
             raise bad(str(error)) from error
         return {"status": "success", "withdrawn": withdrawn}
 
-    def _allowed(self, secret: str | None, role: Role) -> None:
+    def _allowed(self, role: Role, secret: str | None) -> None:
         sent = self._keys.find(secret)
         if sent is None:
             raise Refused("the key is not valid", code="invalid_api_key", status=401)

@@ -120,6 +120,22 @@ def test_a_body_above_the_limit_is_not_read(serve: Serve) -> None:
         connection.close()
 
 
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/feedback", "/v1/feedback", "/commit", "/rollback"]
+)
+def test_a_key_is_checked_before_the_body_is_read(serve: Serve, path: str) -> None:
+    server = serve(Keys([Key("rates", OTHER, ("feedback",)), Key("asks", CHAT, ("chat",))]))
+    lacks = CHAT if path.endswith(("feedback", "commit")) else OTHER
+    for key, statuses in (("", (401,)), ("wrong", (401,)), (lacks, (401, 403))):
+        connection = HTTPConnection(httpx.URL(server.url).netloc.decode(), timeout=PATIENCE)
+        connection.putrequest("POST", path)
+        connection.putheader("Authorization", f"Bearer {key}")
+        connection.putheader("Content-Length", "1000000")
+        connection.endheaders(b"{")  # the rest never comes
+        assert connection.getresponse().status in statuses
+        connection.close()
+
+
 def test_limits_in_the_file_of_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(json.dumps({"app": {"key": CHAT, "rate": 60, "concurrency": 4}}))

@@ -11,7 +11,7 @@ from ajet.capture.wires import Refused
 
 MOST_BYTES = 32 << 20
 MOST_HELD = 256 << 20
-"""Maximum bytes of the bodies of all requests that are being read or answered."""
+"""Maximum bytes of the bodies of all requests that are being read or answered. Attack ``half_sent`` of `bench/gateway_attack.py`."""
 _SECONDS = 60.0
 _MOST_DIGITS = 19
 """Python refuses to parse a number with thousands of digits."""

@@ -1,8 +1,9 @@
 """How many connections a server holds, and how long they may stay silent.
 
-Opening a connection and sending nothing costs a client nothing. Honest clients that open hundreds at once also do so
-for a while, so nothing is closed before there are too many connections in all. Then the server closes the oldest one
-without a complete request head, as long as there are more than `MOST_HALF_OPEN` of them; else the oldest idle one.
+It stops the attack ``half_open`` of `bench/gateway_attack.py`: opening a connection and sending nothing costs a client
+nothing. Honest clients that open hundreds at once also do so for a while, so nothing is closed before there are too many
+connections in all. Then the server closes the oldest one without a complete request head, as long as there are more than
+`MOST_HALF_OPEN` of them; else the oldest idle one.
 """
 
 from __future__ import annotations

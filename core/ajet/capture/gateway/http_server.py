@@ -1,10 +1,9 @@
-"""uvicorn's HTTP protocol with limits and one change: all writes of one iteration of the loop are sent together.
+"""uvicorn's HTTP protocol with limits, each of which stops an attack of `bench/gateway_attack.py`.
 
-A reply is then one packet and one system call instead of two, the first of which would wake the client.
-
-uvicorn's protocol starts with the first complete head (`_FirstHead`), so connections without a request cost little.
-The parser has no limits of its own, so this module limits the bytes of a head (the request line and all headers) and
-the seconds until it is complete. All bytes outside bodies count, including trailers and chunk headers.
+uvicorn's protocol starts with the first complete head (`_FirstHead`), so connections without a request cost little
+(``half_open``). The parser has no limits of its own, so this module limits the bytes of a head (the request line and all
+headers; ``header``, ``headers``) and the seconds until it is complete. All bytes outside bodies count, including trailers and
+chunk headers. uvicorn's other parser, h11, limits heads itself, but ``chunks`` blocks the loop for a third of a second with it.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from ajet.capture.gateway.connections import Connections
 MOST_HEAD_BYTES = 1 << 15
 BACKLOG = 64
 """Connections that are accepted per iteration of the loop."""
-_MOST_BYTES = 1 << 16
-"""Maximum bytes that are held back; beyond that a slow client slows its sender."""
 
 
 def make_protocol(most_connections: int | None = None) -> type[asyncio.Protocol]:
@@ -85,7 +82,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._in_head = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(_Together(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(transport)
         self.held.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -138,33 +135,3 @@ def _refusal(status: int, reason: str) -> bytes:
         f"content-length: {len(reason)}\r\nconnection: close\r\n\r\n{reason}"
     )
     return head.encode()
-
-
-class _Together:
-    """A transport that joins writes."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def write(self, data: bytes) -> None:
-        if not self._parts:
-            self._loop.call_soon(self._flush)
-        self._parts.append(data)
-        self._size += len(data)
-        if self._size > _MOST_BYTES:
-            self._flush()
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        if self._parts:
-            self._transport.write(b"".join(self._parts))
-            self._parts, self._size = [], 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)

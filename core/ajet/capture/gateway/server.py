@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ajet.capture.gateway.address import Caller, key_in, make_path, split_path
 from ajet.capture.gateway.bodies import MOST_BYTES, Bodies, Gone, Receive, announced
@@ -44,15 +44,21 @@ _LAST_WORD_SECONDS = 1.0
 """Seconds after which the finished call of a client that does not read is cut off."""
 
 Find = Callable[[str], Session | None]
-Page = Callable[[str | None, bytes], Awaitable[Mapping[str, Any]]]
 Message = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 
 
+class Page(NamedTuple):
+    """A further page: ``check`` raises Refused for a key that may not ask, before the body is read; ``answer`` returns JSON to a
+    body."""
+
+    check: Callable[[str | None], None]
+    answer: Callable[[bytes], Awaitable[Mapping[str, Any]]]
+
+
 class Gateway:
     """A server for the sessions that ``find`` looks up by key; ``models`` are the names it lists. ``pages`` are further pages by
-    method and path, as in ``POST /feedback``: each gets the request's key and its body, and returns JSON. ``metrics`` returns
-    further lines of `/metrics`."""
+    method and path, as in ``POST /feedback``. ``metrics`` returns further lines of `/metrics`."""
 
     def __init__(
         self,
@@ -244,9 +250,10 @@ class _App:
         """Answer one of the further pages."""
         if reason := foreign(headers, self._host):
             raise Refused(reason, code="foreign_origin", status=403)
+        page.check(asked.key or key_in(headers.get))
         body = await self._bodies.read(headers, receive)
         try:
-            answer = await page(asked.key or key_in(headers.get), body)
+            answer = await page.answer(body)
         finally:
             self._bodies.release(body)
         await _plain(send, "application/json", json.dumps(answer))
