@@ -43,7 +43,7 @@ def measured() -> dict[str, Any]:
     """What this process measures: ``commit`` (with "-dirty" if files differ from it), ``date`` and ``machine``."""
     describe = ["git", "describe", "--always", "--abbrev=8", "--exclude=*", "--dirty"]
     commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    machine = f"{os.cpu_count()} cores without GPU, load {os.getloadavg()[0]:.0f}"
+    machine = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}"
     return {"commit": commit, "date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine}
 
 
