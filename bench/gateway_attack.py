@@ -1,6 +1,6 @@
 """Measures how long other clients wait while one client attacks the gateway, and the gateway's peak memory.
 
-    python bench/gateway_attack.py                  # all attacks: two minutes
+    python bench/gateway_attack.py                  # all attacks: three minutes
     python bench/gateway_attack.py header messages  # some
 
 For each attack, `ajet serve` runs in a separate process, with a scripted engine and the starter's tokenizer. A neighbour
