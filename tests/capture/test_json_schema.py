@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ajet.capture.json_schema import MOST_NODES, BadSchema, make_schema
+from tests.properties import examples
 
 NAME = {"type": "string", "pattern": "^[a-z]+$"}
 
@@ -155,6 +159,52 @@ def test_of_alternatives_that_are_too_large_to_be_explained_none_is_named() -> N
 def test_a_reference_in_circles_is_named_when_it_is_followed() -> None:
     with pytest.raises(BadSchema, match="in circles"):
         make_schema({"$ref": "#"}).fault("a")
+
+
+KEYWORDS = st.sampled_from(
+    [
+        "allOf",
+        "anyOf",
+        "not",
+        "if",
+        "then",
+        "dependentSchemas",
+        "$ref",
+        "properties",
+        "patternProperties",
+        "items",
+        "x",
+        "a",
+        "additionalProperties",
+        "unevaluatedProperties",
+        "propertyNames",
+        "contains",
+        "unevaluatedItems",
+        "prefixItems",
+        "uniqueItems",
+        "required",
+        "dependencies",
+        "additionalItems",
+        "enum",
+        "const",
+        "pattern",
+        "type",
+        "$defs",
+        "$id",
+    ]
+)
+ANY = st.recursive(
+    st.sampled_from([None, True, 1, 2.5, "a", "#", "#/x", "#/x/0", "#/x/a", "^a+$", "object"]),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(KEYWORDS, below, max_size=4),
+    max_leaves=12,
+)
+
+
+@examples(300)
+@given(ANY, ANY)
+def test_whatever_a_schema_refers_to_it_is_applied_or_refused(schema: Any, value: Any) -> None:
+    with contextlib.suppress(BadSchema):
+        make_schema({"$ref": "#/x", "x": schema}).fault(value)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,14 @@ class Schema:
             self._validator.validate(value)
         except RecursionError:
             raise BadSchema("the answer is nested too deeply to be checked against the JSON schema") from None
+        except (
+            AttributeError,
+            LookupError,
+            TypeError,
+        ):  # the library does not check all that references lead to
+            raise BadSchema(
+                "the JSON schema cannot be applied: it refers to a part that is no schema"
+            ) from None
         except ValueError as error:  # the library's errors, and texts that it cannot read
             return _path(error), one_line(error)
         return None
@@ -241,10 +249,10 @@ class _Cost:
                 elif keyword == "propertyNames":
                     yield from ((keyword, given, name) for name in value)
             elif isinstance(value, list):
-                if keyword in ("items", "contains", "unevaluatedItems"):
-                    yield from ((keyword, given, part) for part in value)
-                elif keyword == "prefixItems":
+                if keyword in ("prefixItems", "items") and isinstance(given, list):
                     yield from ((keyword, *both) for both in zip(given, value, strict=False))
+                elif keyword in ("items", "additionalItems", "contains", "unevaluatedItems"):
+                    yield from ((keyword, given, part) for part in value)
 
     def _target(self, reference: str) -> Any:
         """The part of the schema that a reference names; the library has checked that there is one."""
