@@ -112,8 +112,9 @@ class Plugins:
             return installed[name]
         reasons = "".join(f" ({b.distribution} did not load: {b.error})" for b in self.broken)
         raise ConfigError(
-            f"{where}: unknown {base.kind} {name!r}{nearest(name, sorted(installed))}. "
-            f"Installed: {', '.join(sorted(installed)) or 'none'}.{remedy(base.kind, name)}{reasons}"
+            where,
+            f"unknown {base.kind} {name!r}{nearest(name, sorted(installed))}. "
+            f"Installed: {', '.join(sorted(installed)) or 'none'}.{remedy(base.kind, name)}{reasons}",
         )
 
     def build(self, base: type[P], spec: Mapping[str, Any], where: str) -> P:
@@ -121,7 +122,7 @@ class Plugins:
         fields = dict(spec)
         name = fields.pop("type", None)
         if not isinstance(name, str):
-            raise ConfigError(f"{where}: needs `type`, the name of a {base.kind}.")
+            raise ConfigError(where, f"needs `type`, the name of a {base.kind}.")
         return validated(self.get(base, name, where), fields, where)
 
 
@@ -136,26 +137,26 @@ def validated(cls: type[T], fields: Mapping[str, Any], where: str) -> T:
     try:
         return cls(**fields)
     except ValidationError as error:
-        raise ConfigError(explain_validation(error, cls, where)) from None
+        raise ConfigError(*explain_validation(error, cls, where)) from None
 
 
 def explain_validation(
     error: ValidationError, cls: type[Any], where: str, elsewhere: Iterable[str] = ()
-) -> str:
-    """The first fault of a pydantic error, in one line, with the nearest key for a misspelt one: a key of the same
-    section, else one of ``elsewhere`` (dotted keys) with such a last part."""
+) -> tuple[str, str]:
+    """The key of the first fault of a pydantic error, and what is wrong with it. For a misspelt key that is the nearest one: of
+    the same section, else one of ``elsewhere`` (dotted keys) with such a last part."""
     fault = error.errors()[0]
-    path = ".".join([where, *map(str, fault["loc"])]).strip(".")
+    path = ".".join([where, *map(str, fault["loc"])]).strip(".").replace("=.", "= ")
     if fault["type"] == "extra_forbidden":
         word, known = str(fault["loc"][-1]), _keys_at(cls, fault["loc"][:-1])
         last_parts = {key.rpartition(".")[2]: key for key in reversed(list(elsewhere))}  # the first one stays
         other = last_parts.get(nearest_name(word, last_parts), "")
         hint = nearest(word, known) or (f"; did you mean {other!r}" if other else "")
-        return f"{path}: unknown key{hint}. Known: {', '.join(known)}."
+        return path, f"unknown key{hint}. Known: {', '.join(known)}."
     if fault["type"] == "missing":
-        return f"{path}: is required."
+        return path, "is required."
     message = fault["msg"].removeprefix("Value error, ")
-    return f"{path}: {message[0].lower() + message[1:]} (found {fault['input']!r})."
+    return path, f"{message[0].lower() + message[1:]} (found {fault['input']!r})."
 
 
 def _keys_at(cls: type[Any], path: Iterable[Any]) -> list[str]:

@@ -27,11 +27,26 @@ Metrics = dict[str, float]
 
 
 class AjetError(Exception):
-    """An error that is meant for the user: names the thing, the place and the remedy in one line."""
+    """An error that is meant for the user: names the thing, the place and the remedy in one line.
+
+    ``AjetError(where, text)``, or ``AjetError(text)``. ``where`` begins with a key of the job (``model ./m``), with arguments as
+    Python writes them (``resume= ./run``), or with a file. So does the line; the command line writes its options instead, and
+    AgentScope's tuner its fields.
+    """
+
+    def __init__(self, *where_and_text: str) -> None:
+        super().__init__(*where_and_text)
+        *where, self.text = where_and_text
+        self.where = "".join(where)
+        self.key = self.where.partition(" ")[0]
+        """What ``where`` begins with. It stays when `Layers.located` adds the file or the argument that set it."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}" if self.where else self.text
 
 
 class ConfigError(AjetError):
-    """The job, its flags or a plugin's fields are wrong."""
+    """The job, the arguments of a command or a function, or a plugin's fields are wrong."""
 
 
 class ContractBroken(AjetError):

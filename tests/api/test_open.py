@@ -54,7 +54,9 @@ def test_it_reproduces_a_run_bit_for_bit_on_the_same_plan(folder: Path, model: P
         assert {k: v for k, v in was.items() if "second" not in k} == {
             k: v for k, v in now.items() if "second" not in k
         }
-    with pytest.raises(ConfigError, match=r"^workflow: the job was started from Python with a training loop"):
+    with pytest.raises(
+        ConfigError, match=r"job\.yaml: workflow: the job was started from Python with a training loop"
+    ):
         ajet.run(resume=mine.dir, progress=False)
 
 

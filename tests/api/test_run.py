@@ -18,7 +18,7 @@ import ajet
 from ajet import ConfigError, Judge, JudgeOutput, Reader, Task
 from ajet.cli import run_program
 from ajet.job.prepare import prepare
-from ajet.runs.arguments import run_layers
+from ajet.runs.jobs import run_layers
 from tests.api.asking import ask
 from tests.patience import PATIENCE
 
@@ -152,12 +152,14 @@ def test_given_tasks_are_kept_in_the_run_folder_unless_json_cannot_hold_them(
     chat = ({"role": "user", "content": "hï"},)
     given = [Task("a", "2+2?", metadata={"answer": "4", "level": [1, {"x": None}]}), Task("b", messages=chat)]
     run = ajet.run(workflow=agent, judge=always, **(debugging | {"tasks": given}))
-    assert prepare(run_layers(str, run.dir / "job.yaml", workflow=agent, judge=always)).tasks == given
+    assert (
+        prepare(run_layers({"job": run.dir / "job.yaml", "workflow": agent, "judge": always})).tasks == given
+    )
     for metadata in ({"x": (1, 2)}, {"x": object()}, {"x": float("nan")}, {"query": "?"}, {1: 2}):
         given[0] = Task("a", "2+2?", metadata=metadata)
         run = ajet.run(workflow=agent, judge=always, **(debugging | {"tasks": given}))
         assert job_of(run)["task"]["reader"] == {"type": "object:a list of 2 tasks"}, metadata
-        with pytest.raises(ConfigError, match=r"^task.reader: .* a list of 2 tasks.*tasks=…"):
+        with pytest.raises(ConfigError, match=r"job\.yaml: task\.reader: .* a list of 2 tasks.*tasks=…"):
             ajet.run(resume=run.dir, workflow=agent, judge=always, progress=False)
 
 
@@ -181,7 +183,7 @@ def test_a_job_file_lies_under_the_arguments_and_set_over_them(folder: Path, deb
     ("arguments", "said"),
     [
         ({"workflow": "nowhere:X"}, r"^workflow= nowhere:X: does not import: ModuleNotFoundError"),
-        ({"workflow": 3.5}, r"^workflow=: workflow: input should be a valid string .found 3.5."),
+        ({"workflow": 3.5}, r"^workflow=: input should be a valid string .found 3.5."),
         ({"workflow": object()}, r"^workflow= an instance of object: object is not callable"),
         ({"judge": "exct"}, r"^judge=: unknown judge 'exct'; did you mean 'exact'"),
         ({"judge": lambda a, b, c, d: 1.0}, r"^judge= .*<lambda>: "),
@@ -193,10 +195,10 @@ def test_a_job_file_lies_under_the_arguments_and_set_over_them(folder: Path, deb
         ({"tasks": ["2+2?"]}, r"^tasks=\[0\]: is a str"),
         ({"tasks": object()}, r"^tasks=: is a object"),
         ({"tasks": RECORDS * 2}, r"^tasks=: duplicate task id 'a'"),
-        ({"steps": -1}, r"^steps=: train.steps: "),
-        ({"set": {"train.stepz": 1}}, r"^set=: train.stepz: unknown key; did you mean 'steps'"),
-        ({"resume": "gone"}, r"^resume=/.*gone: no such folder"),
-        ({"backbone": "locl"}, r"backbone.name: unknown backbone 'locl'; did you mean 'local'"),
+        ({"steps": -1}, r"^steps=: input should be greater"),
+        ({"set": {"train.stepz": 1}}, r"^set= train.stepz: unknown key; did you mean 'steps'"),
+        ({"resume": "gone"}, r"^resume= gone: no such folder"),
+        ({"backbone": "locl"}, r"^backbone=: unknown backbone 'locl'; did you mean 'local'"),
     ],
 )
 def test_errors_are_the_command_lines_and_name_the_argument(

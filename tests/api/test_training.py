@@ -59,17 +59,17 @@ def test_a_run_of_objects_is_resumed_with_them_and_the_error_without_says_so(
     first = ajet.run(workflow=agent, judge=lambda task, output: 0.1, **(training | {"steps": 1}))
     with pytest.raises(
         ConfigError,
-        match=r"^workflow: the job was started from Python with agent.<locals>.local, .*ajet.run\(resume=…, workflow=…\)",
+        match=r"job\.yaml: workflow: the job was started from Python with agent.<locals>.local, .*ajet.run\(resume=…, workflow=…\)",
     ):
         ajet.run(resume=first.dir, steps=2, progress=False)
-    with pytest.raises(ConfigError, match=r"^judge: .*<lambda>.*judge=…"):
+    with pytest.raises(ConfigError, match=r"job\.yaml: judge: .*<lambda>.*judge=…"):
         ajet.run(resume=first.dir, steps=2, workflow=agent, progress=False)
     again = ajet.run(resume=first.dir, steps=2, workflow=agent, judge=long, progress=False)
     assert again.dir == first.dir and [m["step"] for m in again.metrics] == [1, 2]
     assert {e.task for e in again.episodes(step=2)} <= {task["id"] for task in TASKS}
     third = ajet.run(resume=first.dir, steps=3, workflow=agent, judge=long, tasks=TASKS[:2], progress=False)
     assert {e.task for e in third.episodes(step=3)} == {"q0", "q1"}
-    with pytest.raises(ConfigError, match=r"^resume= uses the job in .*; remove .*job.yaml"):
+    with pytest.raises(ConfigError, match=r"^resume=: uses the job in .*; remove .*job.yaml"):
         ajet.run("job.yaml", resume=first.dir)
 
 
@@ -96,7 +96,7 @@ def test_an_evaluation_names_its_model_by_argument_or_by_job(
     del training["steps"]
     model = training.pop("model")
     training["set"] = SET | {"eval.episodes": 1}
-    with pytest.raises(ConfigError, match=r"^model= is missing: name the checkpoint .* or endpoint=\."):
+    with pytest.raises(ConfigError, match=r"^model= or endpoint=: is missing: name the checkpoint"):
         ajet.evaluate(workflow=agent, judge=long, **training)
     assert run_program(["eval", "--workflow", "a.py:run", "--tasks", "t.jsonl"]) == 2
     assert not (folder / "runs").exists()
@@ -123,9 +123,9 @@ def test_the_awaitable_versions_give_the_same(training: Arguments, agent: Agent)
 
 def test_wrong_pairs_of_arguments_are_errors_that_name_them(training: Arguments, agent: Agent) -> None:
     del training["steps"]
-    with pytest.raises(ConfigError, match=r"^endpoint=URL and endpoint_model=NAME go together"):
+    with pytest.raises(ConfigError, match=r"^endpoint= and endpoint_model=: go together"):
         ajet.evaluate(workflow=agent, judge=long, endpoint="http://127.0.0.1:9/v1", **training)
-    with pytest.raises(ConfigError, match=r"^model= and endpoint= exclude each other"):
+    with pytest.raises(ConfigError, match=r"^model= and endpoint=: exclude each other"):
         ajet.evaluate(workflow=agent, judge=long, endpoint="http://x/v1", endpoint_model="m", **training)
     with pytest.raises(ConfigError, match=r"^context_length= applies only with answers="):
         ajet.check(workflow=agent, judge=long, context_length=5, **training)
@@ -166,7 +166,7 @@ def test_sft_learns_transcripts_and_gives_the_run(folder: Path, model: Path) -> 
     given: Arguments = {"model": model, "transcripts": "chats.jsonl", "output": "out", "progress": False}
     run = ajet.sft(**given, epochs=2, batch_size=2, set={"backbone.local.threads": 1})
     assert run.checkpoint and run.checkpoint.is_relative_to(folder / "out") and len(run.metrics) == 4
-    with pytest.raises(ConfigError, match=r"^output=.*out already exists; name a new folder"):
+    with pytest.raises(ConfigError, match=r"^output= .*out: already exists; name a new folder"):
         ajet.sft(**given)
 
 
@@ -179,5 +179,5 @@ def test_dpo_learns_pairs_and_gives_the_run(folder: Path, model: Path) -> None:
     first, last = run.metrics[0], run.metrics[-1]
     assert first["preference_margin"] == pytest.approx(0, abs=1e-4) and first["pairs"] == 2
     assert last["preference_margin"] > 0.01 and last["preference_accuracy"] == pytest.approx(1)
-    with pytest.raises(ConfigError, match=r"^output=.*out already exists; name a new folder"):
+    with pytest.raises(ConfigError, match=r"^output= .*out: already exists; name a new folder"):
         ajet.dpo(**given)

@@ -207,7 +207,9 @@ def test_the_exit_code_is_1_only_if_all_episodes_failed(folder: Folder) -> None:
 def test_a_misspelt_recipe_is_named_before_anything_is_fetched(folder: Folder) -> None:
     outcome = folder.ajet("check", "job.yaml", "--workflow", "agent.py:clean", "--model", "starterr")
     assert outcome.code == 2 and not (folder.path / "runs").exists()
-    assert outcome.err.startswith("error: model starterr: no such recipe or folder; did you mean 'starter'.")
+    assert outcome.err.startswith(
+        "error: --model starterr: no such recipe or folder; did you mean 'starter'."
+    )
 
 
 JUDGES = """
@@ -259,7 +261,7 @@ def test_a_limit_for_scripted_answers_without_any_is_refused(folder: Folder) -> 
     assert outcome.code == 2
     assert (
         outcome.err.startswith("error: --context-length applies only with --answers")
-        and "Add --answers" in outcome.err
+        and "Add the file of answers" in outcome.err
     )
 
 

@@ -53,7 +53,7 @@ def test_a_backbone_that_is_not_installed_here_is_no_obstacle(folder: Folder, ur
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--endpoint", "http://x/v1"], "--endpoint URL and --endpoint-model NAME go together"),
+        (["--endpoint", "http://x/v1"], "--endpoint and --endpoint-model: go together"),
         (["--endpoint", "http://x/v1", "--endpoint-model", "m", "--model", "y"], "exclude each other"),
     ],
 )

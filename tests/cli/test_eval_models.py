@@ -169,9 +169,9 @@ def test_a_resumed_comparison_refuses_another_judge(job: Folder) -> None:
         (["job.yaml", "--models", "good,./gone"], "--models ./gone: no such folder"),
         (
             ["job.yaml", "--models", "good,bad", "--model", "x"],
-            "--model names one model, and --models several",
+            "--model and --models: one names one model",
         ),
-        (["job.yaml", "--resume", "runs/x"], "--resume uses the job in runs/x"),
+        (["job.yaml", "--resume", "runs/x"], "--resume: uses the job in runs/x"),
         (["--resume", "."], "holds no models.json"),
     ],
 )

@@ -121,7 +121,7 @@ def test_a_bug_is_shown_with_its_traceback_and_exit_code_1(
     def broken(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("two\nlines")
 
-    monkeypatch.setattr("ajet.job.prepare.prepare", broken)
+    monkeypatch.setattr("ajet.runs.jobs.prepare", broken)
     outcome = folder.ajet("run", "job.yaml")
     assert outcome.code == 1
     assert "Traceback" in outcome.err
@@ -192,7 +192,7 @@ def test_a_limit_of_the_machine_is_one_line_with_its_remedy_and_no_bug(
     def fails(*arguments: Any, **options: Any) -> None:
         raise error
 
-    monkeypatch.setattr("ajet.job.prepare.prepare", fails)
+    monkeypatch.setattr("ajet.runs.jobs.prepare", fails)
     outcome = folder.ajet("run", "job.yaml")
     assert outcome.code == 1
     assert outcome.err.startswith(said) and len(outcome.err.splitlines()) == 1 and "bug" not in outcome.err

@@ -171,21 +171,21 @@ def test_ctrl_c_ends_with_130_and_names_the_run_folder(folder: Folder) -> None:
     ("arguments", "said"),
     [
         (["nope.yaml"], "nope.yaml: no such job file."),
-        (["job.yaml", "--set", "train.stepps=3"], "--set: train.stepps: unknown key; did you mean 'steps'"),
-        (["job.yaml", "--set", "train.lr=1"], "--set: train.lr: unknown key; did you mean 'learning_rate'"),
+        (["job.yaml", "--set", "train.stepps=3"], "--set train.stepps: unknown key; did you mean 'steps'"),
+        (["job.yaml", "--set", "train.lr=1"], "--set train.lr: unknown key; did you mean 'learning_rate'"),
         (["job.yaml", "--set", "learning_rate=1"], "unknown key; did you mean 'train.learning_rate'"),
         (["job.yaml", "--set", "temp=1"], "unknown key; did you mean 'rollout.sampling.temperature'"),
         (
             ["job.yaml", "--backbone", "local", "--model", "starterr"],
-            "model starterr: no such recipe or folder; did you mean 'starter'",
+            "--model starterr: no such recipe or folder; did you mean 'starter'",
         ),
         (["job.yaml", "--set", "trian.steps=3"], "unknown key; did you mean 'train'"),
         (["job.yaml", "--set", "train.steps"], "--set train.steps: write --set a.b.c=value."),
         (
             ["job.yaml", "--backbone", "debgu"],
-            "backbone.name: unknown backbone 'debgu'; did you mean 'debug'",
+            "--backbone: unknown backbone 'debgu'; did you mean 'debug'",
         ),
-        (["job.yaml", "--judge", "matth"], "judge.type: unknown judge 'matth'; did you mean 'math'"),
+        (["job.yaml", "--judge", "matth"], "--judge: unknown judge 'matth'; did you mean 'math'"),
         (["job.yaml", "--set", "task.reader.type=jsnl"], "unknown reader 'jsnl'; did you mean 'jsonl'"),
         (["job.yaml", "--set", "task.reader.qery=x"], "task.reader.qery: unknown key; did you mean 'query'"),
         (["job.yaml", "--tasks", "nope.jsonl"], "nope.jsonl: no such file"),
@@ -223,7 +223,7 @@ def test_duplicate_tasks_are_named_with_file_lines_query_and_remedy(folder: Fold
     outcome = folder.ajet("run", "job.yaml")
     file = folder.path / "tasks.jsonl"
     assert outcome.code == 2 and outcome.err == (
-        f"error: task.reader: duplicate task id 'a': {file}:1 '1 + 1?' and {file}:3 '3 + 3?'. "
+        f"error: job.yaml: task.reader: duplicate task id 'a': {file}:1 '1 + 1?' and {file}:3 '3 + 3?'. "
         "Rename or remove one, or set task.reader.drop_duplicates: true, which keeps the first.\n"
     )
     assert folder.ajet("run", "job.yaml", "--dry-run", "--set", "task.reader.drop_duplicates=true").code == 0
@@ -249,7 +249,9 @@ def test_a_judge_that_cannot_be_called_is_refused_before_anything_runs(
 ) -> None:
     folder.write("mine.py", judge)
     outcome = folder.ajet("run", "job.yaml", "--judge", "mine.py:judge")
-    assert outcome.code == 2 and "mine.py:judge: " in outcome.err and outcome.err.startswith("error: judge ")
+    assert (
+        outcome.code == 2 and "mine.py:judge: " in outcome.err and outcome.err.startswith("error: --judge ")
+    )
     assert message in outcome.err and "run folder" not in outcome.err
 
 

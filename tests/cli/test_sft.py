@@ -13,7 +13,7 @@ FLAGS = ("--model", "m", "--transcripts", "chats.jsonl", "--output", "out")
     ("further", "said"),
     [
         ([], "--transcripts chats.jsonl: no such file."),
-        (["--transcripts", "tasks.jsonl", "--output", "."], "--output . already exists"),
+        (["--transcripts", "tasks.jsonl", "--output", "."], "--output .: already exists"),
         (["--transcripts", "tasks.jsonl", "--set", "train.steps=3"], "accepts only keys of the backbone"),
         (["--transcripts", "tasks.jsonl", "--backbone", "lcal"], "did you mean 'local'"),
         (["--transcripts", "tasks.jsonl", "--set", "backbone.local.thread=1"], "did you mean 'threads'"),
@@ -30,7 +30,7 @@ def test_bad_input_is_refused(folder: Folder, further: list[str], said: str) -> 
     ("further", "said"),
     [
         ([], "--pairs pairs.jsonl: no such file."),
-        (["--pairs", "tasks.jsonl", "--output", "."], "--output . already exists"),
+        (["--pairs", "tasks.jsonl", "--output", "."], "--output .: already exists"),
         (
             ["--pairs", "tasks.jsonl", "--set", "train.steps=3"],
             "`ajet dpo` accepts only keys of the backbone",

@@ -101,8 +101,8 @@ def test_what_was_asked_for_is_noted_with_its_default() -> None:
 
 
 def test_tuning_without_the_plugin_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ajet.runs import arguments
+    from ajet.runs import jobs
 
-    monkeypatch.setattr(arguments, "load_plugins", Plugins)
+    monkeypatch.setattr(jobs, "load_plugins", Plugins)
     with pytest.raises(AjetError, match="pip install ajet-plugin-prompts"):
         ajet.tune_prompt(tasks=[{"query": "?"}], workflow=ask, progress=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ajet.api.calling import awaitable
-from ajet.api.jobs import AnyJudge, AnyPath, argument, as_path, as_text, prepared
+from ajet.api.jobs import AnyJudge, AnyPath, prepared
 from ajet.api.results import Timeline, all_timelines
 from ajet.capture.session import Session, current_session
 from ajet.interfaces.backbone import RunResult, Trainer
@@ -30,8 +30,8 @@ from ajet.rollout.episode import Plan
 from ajet.rollout.failures import Failure, FailureKind
 from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.summary import summarize
-from ajet.runs.arguments import run_layers
 from ajet.runs.callbacks import Listeners
+from ajet.runs.jobs import run_layers
 from ajet.runs.run_dir import held, keep_tokenizer, new_run_dir
 from ajet.runs.runtime import Runtime, open_runtime, training_policy
 from ajet.tracker.breaks import find_breaks
@@ -212,7 +212,9 @@ class Learner:
         if folder.exists():
             own = self.dir / CHECKPOINTS / f"step_{self.step:06d}"
             saved = own if own.exists() or own == folder else self.save(own)
-            raise ConfigError(f"path={folder}: exists already; name a new folder. The model is in {saved}.")
+            raise ConfigError(
+                f"path= {folder}", f"exists already; name a new folder. The model is in {saved}."
+            )
         folder.mkdir(parents=True)
         self._trainer.save(folder)
         self.saved = folder
@@ -249,24 +251,15 @@ async def open(
     ``set`` says how: ``{"train.algorithm": "gspo"}``. The run folder holds what was trained, as that of `run` does.
     Raises AjetError.
     """
-    layers = run_layers(
-        argument,
-        as_path(job),
-        model=as_text(model),
-        backbone=backbone,
-        seed=seed,
-        deterministic=deterministic,
-        memory_limit=memory_limit,
-        run_dir=as_text(run_dir),
-        sets=set,
-    )
+    given = locals()
+    layers = run_layers(given)
     layers.objects["workflow"] = _by_the_caller
     for key, value in {
         "workflow": "a training loop of its own",
         "task.reader.type": "the tasks of each rollout",
     }.items():
         layers.set(key, f"{OBJECT}{value}", "ajet.open", Path.cwd())
-    with prepared(layers, services, progress, read_tasks=False) as (ready, lines):
+    with prepared(layers, given, read_tasks=False) as (ready, lines):
         check_model(ready.model)
         trainer = await awaitable(_trainer)(ready)
         folder = new_run_dir(ready)

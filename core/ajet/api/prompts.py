@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ajet.api.calling import anywhere, awaitable
-from ajet.api.jobs import AnyJudge, AnyPath, AnyTasks, argument, as_path, as_text, prepared
+from ajet.api.jobs import AnyJudge, AnyPath, AnyTasks, prepared
 from ajet.api.results import Run
 from ajet.interfaces.engine import ChatModelPlugin
 from ajet.interfaces.prompts import read_prompts
-from ajet.runs.arguments import tune_layers
+from ajet.runs.jobs import tune_layers
 from ajet.runs.restarts import run_job
 
 AnyChatModel = Mapping[str, Any] | ChatModelPlugin
@@ -61,26 +61,8 @@ def _tune_prompt(
     folder, and repeats no reply that was paid for. All else is as in `run`. Needs the plugin ajet-plugin-prompts. Raises
     AjetError.
     """
-    resumed = as_path(resume)
-    layers = tune_layers(
-        argument,
-        as_path(job),
-        reflection=reflection,
-        answers=answers,
-        reflections=reflections,
-        episodes=episodes,
-        cost=cost,
-        workflow=workflow,
-        tasks=tasks,
-        validation=validation,
-        judge=judge,
-        model=as_text(model),
-        seed=seed,
-        run_dir=as_text(run_dir),
-        sets=set,
-        resume=resumed,
-    )
-    with prepared(layers, services, progress, resumed) as (ready, _):
+    given = locals()
+    with prepared(tune_layers(given), given) as (ready, _):
         return TunedPrompts(run_job(ready).run_dir)
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ajet.api.calling import anywhere, awaitable
-from ajet.api.jobs import AnyJudge, AnyPath, AnyTasks, argument, as_path, as_text, prepared
+from ajet.api.jobs import AnyJudge, AnyPath, AnyTasks, prepared
 from ajet.api.prompts import AnyChatModel
 from ajet.api.results import Run
 from ajet.interfaces.engine import ChatModelPlugin
 from ajet.job.config import Layers
 from ajet.reports.comparison import Comparison, Difference, ModelFigures, describe_comparison, read_comparison
-from ajet.runs.arguments import evaluate_layers
+from ajet.runs.jobs import evaluate_layers
 from ajet.runs.selection import (
     Candidate,
     chat_candidate,
@@ -102,27 +103,13 @@ def _select_model(
     result, with its error. ``resume`` is the run folder of a comparison to go on with: finished episodes are not run again.
     All else is as in `evaluate`. Raises AjetError.
     """
-    resumed = as_path(resume)
-    layers = evaluate_layers(
-        argument,
-        as_path(job),
-        workflow=workflow,
-        tasks=tasks,
-        judge=judge,
-        greedy=greedy,
-        episodes=episodes,
-        repeats=repeats,
-        seed=seed,
-        run_dir=as_text(run_dir),
-        sets=set,
-        several=True,
-        resume=resumed,
-    )
-    with prepared(layers, services, progress, resumed) as (ready, _):
-        if resumed is not None and not models:
-            candidates = resumed_candidates(layers, resumed)
+    given = locals()
+    layers = evaluate_layers(given, several=True)
+    with prepared(layers, given) as (ready, _):
+        if resume is not None and not models:
+            candidates = resumed_candidates(layers, Path(resume).expanduser().resolve())
         else:
-            candidates = checked(_candidates(layers, models), argument("models"))
+            candidates = checked(_candidates(layers, models), "models=")
         return Selection(compare_models(ready, candidates))
 
 
@@ -134,13 +121,12 @@ def _candidates(layers: Layers, models: Sequence[AnyModel] | Mapping[str, AnyMod
 
 
 def _candidate(layers: Layers, name: str, model: AnyModel) -> Candidate:
-    written = argument("models")
     if isinstance(model, ChatModelPlugin):
         spec = {"type": model.name, **model.model_dump(mode="json", exclude_unset=True)}
         return Candidate(name, answers=model, spec=spec)
     if isinstance(model, Mapping):
-        return chat_candidate(layers, name, model, f"{written}{name}")
-    (found,) = named_candidates(layers, [str(as_text(model))], written)
+        return chat_candidate(layers, name, model, f"models= {name}")
+    (found,) = named_candidates(layers, [os.fspath(model)], "models=")
     return Candidate(name, found.model, found.answers, found.spec)
 
 
@@ -150,7 +136,7 @@ def _name(model: AnyModel) -> str:
         return str(getattr(model, "model", model.name))
     if isinstance(model, Mapping):
         return str(model.get("model", model.get("type")))
-    return str(as_text(model))
+    return os.fspath(model)
 
 
 select_model = anywhere(_select_model)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ajet.api.calling import anywhere
-from ajet.api.jobs import argument
 from ajet.capture.sampling import SamplingPolicy
 from ajet.interfaces.progress import Silent
 from ajet.plugins import validated
@@ -51,7 +50,7 @@ def serve(
     """A block in which a checkpoint, a Hugging Face id or a recipe is served, as by `ajet serve`; port 0 is a free one,
     ``set`` are fields of the engine. ``context_length``, ``chat_template``, ``call_example`` and ``tool_calls`` are a job's
     keys of these names in ``rollout``. Raises AjetError."""
-    api_key = checked_key(key, argument)
+    api_key = checked_key(key)
     keys = {
         "context_length": context_length,
         "chat_template": dict(chat_template or {}),
@@ -60,7 +59,7 @@ def serve(
     }
     settings = validated(RolloutSettings, keys, "serve")
     warn_of_network(host, tell)
-    what = anywhere(served)(os.fspath(checkpoint), engine, set or {}, seed, Silent(), argument)
+    what = anywhere(served)(os.fspath(checkpoint), engine, set or {}, seed, Silent())
     with serving(
         what.engine,
         models=[what.name],

@@ -72,13 +72,15 @@ def find_reader(
             reader = from_example(example, control)
         except AjetError as error:
             raise ConfigError(
-                f"rollout.call_example: {error}. Write one call as the model writes it, with NAME, KEY and VALUE in the places of the "
-                "tool's name, an argument's name and its text."
+                "rollout.call_example",
+                f"{error}. Write one call as the model writes it, with NAME, KEY and VALUE in the places of the tool's "
+                "name, an argument's name and its text.",
             ) from None
         failed = unread(lambda text, tools: reader.read(text, Tools(tools)), reader.write, ())
         if failed:
             raise ConfigError(
-                f"rollout.call_example: calls like this one cannot all be read back ({', '.join(failed)}). Correct the example."
+                "rollout.call_example",
+                f"calls like this one cannot all be read back ({', '.join(failed)}). Correct the example.",
             )
         return FoundReader(reader, "rollout.call_example")
     tried, writes = [], False

@@ -81,13 +81,14 @@ def check_variables(
     """Raise ConfigError for a variable that a tokenizer's chat template does not mention, or that AgentJet sets itself."""
     source = tokenizer.chat_template
     if variables and not isinstance(source, str):
-        raise ConfigError(f"{where}: the model's tokenizer has no chat template, or several; remove the key.")
+        raise ConfigError(where, "the model's tokenizer has no chat template, or several; remove the key.")
     mentioned = variables_of(source)
     for name in variables:
         if name not in mentioned:
             raise ConfigError(
-                f"{where}.{name}: the model's chat template does not read this variable{nearest(name, mentioned)}. "
-                "Correct its name, or remove it."
+                f"{where}.{name}",
+                f"the model's chat template does not read this variable{nearest(name, mentioned)}. "
+                "Correct its name, or remove it.",
             )
 
 

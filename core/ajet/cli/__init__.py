@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.core import TyperGroup
@@ -37,6 +37,10 @@ from ajet.cli import (
     sft,
     show,
 )
+from ajet.cli.options import with_options
+
+if TYPE_CHECKING:
+    from ajet.types import AjetError
 
 INTERRUPTED, TERMINATED = 130, 143
 SECONDS_TO_END = 10.0
@@ -226,5 +230,8 @@ def _add_plugin_commands(app: typer.Typer) -> None:
             )
 
 
-def _tell(error: object) -> None:
+def _tell(error: AjetError | str) -> None:
+    """Print an error in one line, with options in place of the arguments in `AjetError.where`."""
+    if not isinstance(error, str) and error.where:
+        error = f"{with_options(error.where)}: {error.text}"
     print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)

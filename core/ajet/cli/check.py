@@ -7,17 +7,15 @@ from typing import Annotated
 
 import typer
 
-from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, With, Workflow, flag
+from ajet.cli.options import JobFile, Judge, Model, Seed, Sets, Tasks, With, Workflow
 
 
 def check(
-    job_file: JobFile = None,
+    job: JobFile = None,
     workflow: Workflow = None,
     tasks: Tasks = None,
-    judge: JudgeName = None,
-    model: Annotated[
-        str | None, typer.Option(help="Folder, Hugging Face id, or a recipe: `starter` or recipe.py:Name.")
-    ] = None,
+    judge: Judge = None,
+    model: Model = None,
     answers: Annotated[
         Path | None,
         typer.Option(
@@ -37,31 +35,23 @@ def check(
         int, typer.Option(help="Episodes per task, in place of rollout.group_size.", min=1)
     ] = 4,
     seed: Seed = None,
-    with_: With = None,
-    sets: Sets = None,
+    services: With = None,
+    set: Sets = None,
 ) -> None:
     """Run a few episodes without training: what is captured, what merges, what breaks and why.
 
     Exit code 0: at least one episode was run and judged; 1: all episodes failed; 2: the job is wrong.
     """
-    from ajet.interfaces.progress import reporting_to
-    from ajet.job.layers import import_from_here
-    from ajet.job.prepare import prepare
+    given = locals()
     from ajet.reports.check import page
     from ajet.reports.progress import make_progress
-    from ajet.runs.arguments import check_layers, checking_engine, require_answers
     from ajet.runs.check import check as run_check
-    from ajet.services.supervisor import with_services
+    from ajet.runs.jobs import check_layers, checking_engine, prepared, require_answers
 
-    require_answers(flag, answers, context_length)
-    layers = check_layers(
-        flag, job_file, workflow=workflow, tasks=tasks, judge=judge, model=model, seed=seed, sets=sets
-    )
-    import_from_here()
-    with with_services(layers, with_), make_progress() as progress, reporting_to(progress):
-        job = prepare(layers).with_progress(progress)
-        engine = checking_engine(job, answers, context_length)
-        report = run_check(job, engine, tasks=task_count, group_size=group_size)
-    print(page(job, report))
+    require_answers(given)
+    with make_progress() as progress, prepared(check_layers(given), progress, services) as ready:
+        engine = checking_engine(ready, given)
+        report = run_check(ready, engine, tasks=task_count, group_size=group_size)
+    print(page(ready, report))
     if all(episode.failure is not None for episode in report.episodes):
         raise typer.Exit(1)

@@ -179,9 +179,10 @@ def _layers(job_file: Path | None, kind: str) -> Layers:
 
 
 def _lay(layers: Layers, flag: str, field: str, value: Any) -> None:
-    from ajet.job.layers import lay_flag
+    from ajet.job.objects import lay_object
 
-    lay_flag(layers, flag, f"task.reader.{field}", str(value) if isinstance(value, Path) else value)
+    if value is not None:
+        lay_object(layers, f"task.reader.{field}", value, flag)
 
 
 def _set(layers: Layers, sets: list[str] | None) -> None:

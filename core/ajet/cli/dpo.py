@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ajet.cli.options import Sets, flag
+from ajet.cli.options import Sets
 from ajet.job import DEFAULT_BACKBONE
 
 
@@ -34,29 +34,16 @@ def dpo(
     batch_size: Annotated[int, typer.Option(min=1, help="Pairs per optimizer step.")] = 32,
     learning_rate: Annotated[float, typer.Option(help="AdamW learning rate.")] = 1e-6,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for the pairs' order.")] = 0,
-    sets: Sets = None,
+    set: Sets = None,
 ) -> None:
     """Optimize a model on preferences: chosen answers become likelier than rejected ones."""
+    given = locals()
     from ajet.reports.progress import make_progress
-    from ajet.runs.arguments import dpo_parts
-    from ajet.runs.train import dpo
+    from ajet.runs import jobs
 
-    fields = {"beta": beta, "label_smoothing": label_smoothing}
-    chosen, algorithm = dpo_parts(flag, backbone, sets, pairs, output, fields)
     with make_progress() as progress:
         try:
-            checkpoint = dpo(
-                backbone=chosen,
-                model=model,
-                pairs=pairs,
-                output=output,
-                algorithm=algorithm,
-                epochs=epochs,
-                batch_size=batch_size,
-                learning_rate=learning_rate,
-                seed=seed,
-                progress=progress,
-            )
+            checkpoint = jobs.dpo(given, progress)
         except KeyboardInterrupt:
             progress.say("interrupted; no model was written")
             raise

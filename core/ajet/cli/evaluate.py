@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, With, Workflow, flag
+from ajet.cli.options import Episodes, JobFile, Judge, Model, Seed, Sets, Tasks, With, Workflow, option
 
 if TYPE_CHECKING:
-    from ajet.interfaces.engine import ChatModelPlugin
     from ajet.job.config import Layers
-    from ajet.job.job import Job
     from ajet.reports.comparison import Comparison
 
 
 def evaluate(
-    job_file: JobFile = None,
+    job: JobFile = None,
     workflow: Workflow = None,
     tasks: Tasks = None,
-    judge: JudgeName = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Checkpoint folder or Hugging Face id, which the engine of eval.engine serves; default: the job's."
-        ),
-    ] = None,
+    judge: Judge = None,
+    model: Model = None,
     endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="Base URL of an OpenAI-compatible API, including /v1.")
     ] = None,
@@ -43,11 +37,11 @@ def evaluate(
             help="Compare models: names of the job's `models`, checkpoint folders or Hugging Face ids.",
         ),
     ] = None,
-    episodes: Annotated[int | None, typer.Option(help="Maximum number of tasks.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="Episodes of each task; default: 1.")] = None,
+    episodes: Episodes = None,
+    repeats: Annotated[int | None, option("repeats")] = None,
     seed: Seed = None,
-    with_: With = None,
-    sets: Sets = None,
+    services: With = None,
+    set: Sets = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN_DIR", help="Resume a comparison; finished episodes are kept.")
     ] = None,
@@ -58,93 +52,68 @@ def evaluate(
     Exit code of a comparison: 0 if one model is significantly better than the others, 3 if there is no difference, 1 if a
     model failed.
     """
-    from ajet.interfaces.progress import reporting_to
-    from ajet.job.layers import import_from_here
-    from ajet.job.prepare import prepare
-    from ajet.reports.progress import make_progress
-    from ajet.runs.arguments import check_several, endpoint_answers, evaluate_layers
-    from ajet.services.supervisor import with_services
+    given = locals()
+    from ajet.runs.jobs import evaluate_layers
+    from ajet.types import ConfigError
 
     several = models is not None or resume is not None
-    check_several(flag, several, model=model, endpoint=endpoint, endpoint_model=endpoint_model)
-    layers = evaluate_layers(
-        flag,
-        job_file,
-        workflow=workflow,
-        tasks=tasks,
-        judge=judge,
-        model=model,
-        endpoint=endpoint,
-        greedy=greedy,
-        episodes=episodes,
-        repeats=repeats,
-        seed=seed,
-        sets=sets,
-        several=several,
-        resume=resume,
-    )
-    import_from_here()
+    for name in ("model", "endpoint", "endpoint_model"):
+        if several and given[name] is not None:
+            raise ConfigError(
+                f"{name}= and models=", "one names one model, the other several; leave one out."
+            )
+    layers = evaluate_layers(given, several=several)
     if several:
-        _compare(layers, with_, models, resume, as_json)
-    answers = endpoint_answers(flag, endpoint, endpoint_model, model)
-    with with_services(layers, with_):
-        with make_progress() as progress, reporting_to(progress):
-            job = prepare(layers)
-        _evaluate(job, answers, as_json)
+        _compare(layers, given)
+    else:
+        _evaluate(layers, given)
 
 
-def _evaluate(job: Job, answers: ChatModelPlugin | None, as_json: bool) -> None:
+def _evaluate(layers: Layers, given: Mapping[str, Any]) -> None:
     import json
 
     from ajet.cli.summary import describe_ended, describe_metrics_table
     from ajet.reports.progress import make_progress
+    from ajet.runs.jobs import endpoint_answers, prepared
     from ajet.runs.train import evaluate
 
-    with make_progress() as progress:
+    answers = endpoint_answers(given)
+    with make_progress() as progress, prepared(layers, progress, given["services"]) as job:
         try:
-            metrics = evaluate(job.with_progress(progress), answers=answers)
+            metrics = evaluate(job, answers=answers)
         except KeyboardInterrupt:
             progress.say(describe_ended("interrupted", progress.run_dir))
             raise
     print(describe_metrics_table(metrics, greedy=job.config.eval.sampling.temperature == 0))
-    if as_json:
-        print(
-            json.dumps(
-                {"model": job.model if answers is None else answers.model_dump(mode="json"), **metrics}
-            )
-        )
+    if given["as_json"]:
+        model = job.model if answers is None else answers.model_dump(mode="json")
+        print(json.dumps({"model": model, **metrics}))
 
 
-def _compare(
-    layers: Layers, with_: list[str] | None, models: str | None, resume: Path | None, as_json: bool
-) -> NoReturn:
+def _compare(layers: Layers, given: Mapping[str, Any]) -> NoReturn:
     import json
 
-    from ajet.interfaces.progress import reporting_to
-    from ajet.job.prepare import prepare
     from ajet.reports.comparison import describe_comparison, read_comparison
     from ajet.reports.progress import make_progress
+    from ajet.runs.jobs import prepared
     from ajet.runs.selection import checked, compare_models, named_candidates, resumed_candidates
-    from ajet.services.supervisor import with_services
 
-    with with_services(layers, with_), make_progress() as progress:
-        with reporting_to(progress):
-            folder = resume.resolve() if resume is not None else None
-            job = prepare(layers, resume=folder)
-            names = [name.strip() for name in (models or "").split(",") if name.strip()]
-            candidates = (
-                resumed_candidates(layers, folder)
-                if models is None and folder is not None
-                else checked(named_candidates(layers, names, flag("models")), flag("models"))
-            )
+    models, resume = given["models"], given["resume"]
+    with make_progress() as progress, prepared(layers, progress, given["services"], resume) as job:
+        names = [name.strip() for name in (models or "").split(",") if name.strip()]
+        candidates = (
+            resumed_candidates(layers, resume)
+            if models is None
+            else checked(named_candidates(layers, names, "models="), "models=")
+        )
         try:
-            run_dir = compare_models(job.with_progress(progress), candidates)
+            run_dir = compare_models(job, candidates)
         except KeyboardInterrupt:
             progress.say(f"interrupted; resume with: ajet eval --resume {progress.run_dir}")
             raise
     comparison = read_comparison(run_dir)
     print(describe_comparison(comparison))
-    if as_json:
+    if given["as_json"]:
         print(json.dumps({"run_dir": str(run_dir), **comparison.as_json()}))
     raise typer.Exit(_exit_code(comparison))
 

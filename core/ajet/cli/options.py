@@ -1,20 +1,31 @@
-"""Options that several commands share."""
+"""Options that several commands share; those of the job's keys are rows of `ajet.job.arguments`."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ajet.job.arguments import ARGUMENTS, Argument
+
+
+def option(name: str, table: Mapping[str, Argument] = ARGUMENTS) -> Any:
+    """The option of an argument."""
+    return typer.Option(help=table[name].help, metavar=table[name].metavar)
+
+
 JobFile = Annotated[Path | None, typer.Argument(metavar="JOB.yaml", help="The job file; flags override it.")]
-Workflow = Annotated[str | None, typer.Option(help="The agent: pkg.module:Name or path/to/file.py:Name.")]
-Tasks = Annotated[Path | None, typer.Option(help="Tasks, one JSON object per line (.jsonl, .jsonl.gz).")]
-Validation = Annotated[Path | None, typer.Option(help="Validation tasks, in the same format.")]
-JudgeName = Annotated[
-    str | None, typer.Option("--judge", help="A judge by name, or a function pkg.module:name.")
-]
-Seed = Annotated[int | None, typer.Option(help="Random seed for task order, sampling and recipes.")]
+Workflow = Annotated[str | None, option("workflow")]
+Tasks = Annotated[Path | None, option("tasks")]
+Validation = Annotated[Path | None, option("validation")]
+Judge = Annotated[str | None, option("judge")]
+Model = Annotated[str | None, option("model")]
+Backbone = Annotated[str | None, option("backbone")]
+Episodes = Annotated[int | None, option("episodes")]
+Seed = Annotated[int | None, option("seed")]
 With = Annotated[
     list[str] | None,
     typer.Option(
@@ -27,8 +38,13 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set any key of the job: a.b.c=value. Repeatable."),
 ]
+_UNLIKE = {"deterministic": "--[no-]deterministic", "services": "--with"}
 
 
-def flag(name: str) -> str:
-    """An argument as it is written on the command line."""
-    return "--[no-]deterministic" if name == "deterministic" else f"--{name.replace('_', '-')}"
+def with_options(where: str) -> str:
+    """``where`` of an error, with options in place of arguments: ``--resume ./run`` for ``resume= ./run``."""
+
+    def option_of(found: re.Match[str]) -> str:
+        return _UNLIKE.get(found[1], f"--{found[1].replace('_', '-')}")
+
+    return re.sub(r"(?:^|(?<= and )|(?<= or )|(?<= with ))(\w+)=(?=$|[ :])", option_of, where)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ajet.cli.options import Sets, flag
+from ajet.cli.options import Backbone, Model, Sets
 
 if TYPE_CHECKING:
     from ajet.estimate.devices import Gpus
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    job_file: Annotated[
+    job: Annotated[
         Path | None,
         typer.Argument(metavar="JOB.yaml", help="The job file; without one, a job with all defaults."),
     ] = None,
@@ -24,8 +24,8 @@ def plan(
         str | None,
         typer.Option(metavar="GPUS", help="GPUs such as H100 or 8xA100-80; default: those of this machine."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Folder with a config.json, or Hugging Face id.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="The backbone, such as local or verl.")] = None,
+    model: Model = None,
+    backbone: Backbone = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -48,15 +48,16 @@ def plan(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
-    sets: Sets = None,
+    set: Sets = None,
 ) -> None:
     """Estimate a job's memory and speed on GPUs, which need not be in this machine. Nothing is loaded or run.
 
     Exit code 0: the job fits; 1: it does not; 2: the job is wrong, or there is no estimate.
     """
+    given = locals()
     import json
 
-    from ajet.job.layers import job_layers, lay_flag, lay_sets
+    from ajet.runs.jobs import job_of
     from ajet.runs.plan import METHODS, Question
     from ajet.runs.plan import plan as make_plan
     from ajet.types import ConfigError
@@ -66,12 +67,8 @@ def plan(
         raise ConfigError(
             f"--method {method}: unknown{nearest(method, METHODS)}. Known: {', '.join(METHODS)}."
         )
-    layers = job_layers(job_file)
-    lay_flag(layers, flag("model"), "model", model)
-    lay_flag(layers, flag("backbone"), "backbone", backbone)
-    lay_sets(layers, sets)
     found = make_plan(
-        layers, Question(gpus=_gpus(gpus), method=method, prompt=prompt_tokens, answer=answer_tokens)
+        job_of(given), Question(gpus=_gpus(gpus), method=method, prompt=prompt_tokens, answer=answer_tokens)
     )
     print(json.dumps(found.as_dict(), indent=2) if as_json else "\n".join(page(found)))
     if not found.layout.fits:

@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ajet.cli.options import JobFile, JudgeName, Seed, Sets, Tasks, Validation, With, Workflow, flag
+from ajet.cli.options import (
+    Backbone,
+    JobFile,
+    Judge,
+    Model,
+    Seed,
+    Sets,
+    Tasks,
+    Validation,
+    With,
+    Workflow,
+    option,
+    with_options,
+)
 
 if TYPE_CHECKING:
+    from ajet.interfaces.backbone import RunResult
     from ajet.job.config import Layers
     from ajet.job.job import Job
+    from ajet.reports.progress import Lines
 
 
 def run(
-    job_file: JobFile = None,
+    job: JobFile = None,
     workflow: Workflow = None,
     tasks: Tasks = None,
     validation: Validation = None,
-    judge: JudgeName = None,
-    model: Annotated[
-        str | None, typer.Option(help="Folder, Hugging Face id, or a recipe: `starter` or recipe.py:Name.")
-    ] = None,
-    backbone: Annotated[
-        str | None, typer.Option(help="The backbone: debug, local, or another that `ajet plugins` lists.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    judge: Judge = None,
+    model: Model = None,
+    backbone: Backbone = None,
+    steps: Annotated[int | None, option("steps")] = None,
     seed: Seed = None,
-    deterministic: Annotated[bool | None, typer.Option(help="Make runs reproducible bit for bit.")] = None,
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Maximum memory of the local backbone, such as 2GiB."),
-    ] = None,
-    with_: With = None,
-    sets: Sets = None,
+    deterministic: Annotated[bool | None, option("deterministic")] = None,
+    memory_limit: Annotated[str | None, option("memory_limit")] = None,
+    services: With = None,
+    set: Sets = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and print the resolved job; run nothing.")
     ] = False,
@@ -64,70 +73,26 @@ def run(
 
     With --replay, the exit code is 1 if an episode differs from its recording.
     """
-    from contextlib import ExitStack
-
-    from ajet.interfaces.progress import reporting_to
-    from ajet.job.layers import import_from_here
-    from ajet.job.prepare import prepare
+    given = locals()
+    from ajet.cli.summary import describe_result
     from ajet.reports.progress import make_progress
-    from ajet.runs.arguments import run_layers
-    from ajet.runs.run_dir import held
-    from ajet.services.supervisor import with_services
-    from ajet.types import ConfigError
+    from ajet.runs.jobs import prepared, run_layers
     from ajet.utils.breakpoints import enable
     from ajet.utils.files import check_output
-    from ajet.utils.terminal import tell
 
     enable({tag.strip() for tag in (break_ or "").split(",") if tag.strip()})
-    import_from_here()
     if replay is not None:
-        for name, value in {
-            "tasks": tasks,
-            "validation": validation,
-            "model": model,
-            "backbone": backbone,
-            "steps": steps,
-            "seed": seed,
-            "deterministic": deterministic,
-            "memory_limit": memory_limit,
-            "resume": resume,
-            "record": record,
-            "dry_run": dry_run or None,
-        }.items():
-            if value is not None:
-                raise ConfigError(
-                    f"{flag(name)} has no effect with --replay, which takes tasks and replies from {replay}; remove it."
-                )
-        replay_file(replay, job_file, workflow, judge, with_, sets)
+        replay_file(given)
         return
     if record is not None:
         check_output("--record", record)
-    layers = run_layers(
-        flag,
-        job_file,
-        workflow=workflow,
-        tasks=tasks,
-        validation=validation,
-        judge=judge,
-        model=model,
-        backbone=backbone,
-        steps=steps,
-        seed=seed,
-        deterministic=deterministic,
-        memory_limit=memory_limit,
-        sets=sets,
-        resume=resume,
-    )
-    with ExitStack() as stack:
-        if resume is not None and not dry_run:
-            stack.enter_context(held(resume.resolve(), tell))
-        stack.enter_context(with_services(layers, with_))  # readers may get tasks from them
-        with make_progress() as progress, reporting_to(progress):
-            job = prepare(layers, resume=resume.resolve() if resume is not None else None)
-        if dry_run:
-            print(describe_job(job, layers))
-        else:
-            run_prepared(job, record)
+    layers = run_layers(given)
+    with (
+        make_progress() as progress,
+        prepared(layers, progress, services, resume, hold=not dry_run) as ready,
+    ):
+        said = describe_job(ready, layers) if dry_run else describe_result(run_job(ready, progress, record))
+    print(said)
 
 
 def describe_job(job: Job, layers: Layers) -> str:
@@ -137,33 +102,38 @@ def describe_job(job: Job, layers: Layers) -> str:
     from ajet.utils.terminal import table
 
     counts = f"{len(job.tasks)} tasks, {len(job.validation)} validation tasks. Nothing was run."
-    given = table(provenance(layers), indent="#   ")
-    comment = f"# {counts}\n# Set by the user or derived (everything else is a fixed default):\n{given}"
+    given = [(key, value, with_options(source)) for key, value, source in provenance(layers)]
+    comment = (
+        f"# {counts}\n# Set by the user or derived (everything else is a fixed default):\n"
+        f"{table(given, indent='#   ')}"
+    )
     foreign = job.backbone.describe(job)
     return f"{comment}\n{resolved_yaml(job)}".rstrip() + (f"\n---\n{foreign}" if foreign else "")
 
 
-def replay_file(
-    file: Path,
-    job_file: Path | None,
-    workflow: str | None,
-    judge: str | None,
-    with_: list[str] | None,
-    sets: list[str] | None,
-) -> None:
+_REPLAYED = ("job", "workflow", "judge", "services", "set", "replay", "break_")
+"""What `ajet run --replay` takes; all else comes from the recording."""
+
+
+def replay_file(given: Mapping[str, Any]) -> None:
     """Replay a recording and print how each episode compares. Raises typer.Exit(1) if one differs."""
-    from ajet.interfaces.progress import reporting_to
-    from ajet.job.prepare import prepare
     from ajet.reports.progress import make_progress
     from ajet.reports.token_text import readable
     from ajet.rollout.recording import Recording
+    from ajet.runs.jobs import prepared
     from ajet.runs.replay import replay, replay_layers
-    from ajet.services.supervisor import with_services
+    from ajet.types import ConfigError
 
+    file = given["replay"]
+    for name, value in given.items():
+        if name not in _REPLAYED and value not in (None, False):
+            raise ConfigError(
+                f"{name}= has no effect with replay=",
+                f"tasks and replies are those of {file}; remove it.",
+            )
     episodes = Recording.read(file).episodes
-    layers = replay_layers(flag, job_file, episodes, workflow=workflow, judge=judge, sets=sets)
-    with with_services(layers, with_), make_progress() as progress, reporting_to(progress):
-        job = prepare(layers).with_progress(progress)
+    layers = replay_layers(given, episodes)
+    with make_progress() as progress, prepared(layers, progress, given["services"]) as job:
         replayed = replay(job, episodes)
     for one in replayed:
         e = one.episode
@@ -193,26 +163,22 @@ def write_recording(run_dir: Path, file: Path, episode: str | None = None) -> No
     print(f"recorded: {file}, with {_counted(len(entries), 'episode')}")
 
 
-def run_prepared(job: Job, recording: Path | None = None) -> Path:
-    """Run a job and print its result, or where to find what it has done so far; its run folder. With ``recording``, write its
-    episodes to that file, however the run ends."""
-    from ajet.cli.summary import describe_ended, describe_result
-    from ajet.reports.progress import make_progress
-    from ajet.runs.restarts import run_job
+def run_job(job: Job, progress: Lines, recording: Path | None = None) -> RunResult:
+    """Run a prepared job; say where to find what it has done so far if it ends early. With ``recording``, write its episodes
+    to that file, however the run ends."""
+    from ajet.cli.summary import describe_ended
+    from ajet.runs import restarts
 
     resumable = job.backbone.capabilities.resumes_without_checkpoint
-    with make_progress() as progress:
-        try:
-            result = run_job(job.with_progress(progress))
-        except KeyboardInterrupt:
-            progress.say(describe_ended("interrupted", progress.run_dir, without_checkpoint=resumable))
-            raise
-        except Exception:
-            if progress.run_dir is not None:
-                progress.say(describe_ended("failed", progress.run_dir, without_checkpoint=resumable))
-            raise
-        finally:
-            if recording is not None and progress.run_dir is not None:
-                write_recording(progress.run_dir, recording)
-    print(describe_result(result))
-    return result.run_dir
+    try:
+        return restarts.run_job(job)
+    except KeyboardInterrupt:
+        progress.say(describe_ended("interrupted", progress.run_dir, without_checkpoint=resumable))
+        raise
+    except Exception:
+        if progress.run_dir is not None:
+            progress.say(describe_ended("failed", progress.run_dir, without_checkpoint=resumable))
+        raise
+    finally:
+        if recording is not None and progress.run_dir is not None:
+            write_recording(progress.run_dir, recording)

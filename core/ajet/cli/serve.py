@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ajet.cli.options import Sets, flag
+from ajet.cli.options import Sets
 
 
 def serve(
@@ -66,7 +66,7 @@ def serve(
     from ajet.runs.serve import serve as run
     from ajet.utils.terminal import tell
 
-    given = checked_key(key, flag)
+    given = checked_key(key)
     keys = {"call_example": call_example, "tool_calls": tool_calls}
     reading = validated(RolloutSettings, keys, "rollout")
     settings = dict(parse_set(text) for text in sets or ())
@@ -79,7 +79,7 @@ def serve(
         sys.stdout.flush()
 
     with make_progress() as progress:
-        what = served(checkpoint, engine, settings, seed, progress, flag)
+        what = served(checkpoint, engine, settings, seed, progress)
         answered = run(
             what.engine,
             models=[what.name],

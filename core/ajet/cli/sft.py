@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ajet.cli.options import Sets, flag
+from ajet.cli.options import Sets
 from ajet.job import DEFAULT_BACKBONE
 
 
@@ -22,27 +22,16 @@ def sft(
     batch_size: Annotated[int, typer.Option(min=1, help="Transcripts per optimizer step.")] = 32,
     learning_rate: Annotated[float, typer.Option(help="AdamW learning rate.")] = 1e-5,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for the transcripts' order.")] = 0,
-    sets: Sets = None,
+    set: Sets = None,
 ) -> None:
     """Fine-tune a model on transcripts: every assistant turn is learned."""
+    given = locals()
     from ajet.reports.progress import make_progress
-    from ajet.runs.arguments import sft_backbone
-    from ajet.runs.train import sft
+    from ajet.runs import jobs
 
-    chosen = sft_backbone(flag, backbone, sets, transcripts, output)
     with make_progress() as progress:
         try:
-            checkpoint = sft(
-                backbone=chosen,
-                model=model,
-                transcripts=transcripts,
-                output=output,
-                epochs=epochs,
-                batch_size=batch_size,
-                learning_rate=learning_rate,
-                seed=seed,
-                progress=progress,
-            )
+            checkpoint = jobs.sft(given, progress)
         except KeyboardInterrupt:
             progress.say("interrupted; no model was written")
             raise

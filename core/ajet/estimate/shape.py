@@ -83,7 +83,8 @@ def shape_of_config(config: Mapping[str, Any], model: str) -> Shape:
     family = config.get("model_type")
     if family not in FAMILIES:
         raise ConfigError(
-            f"model {model}: its family {family!r} has layers that the estimate does not know. Known: {', '.join(FAMILIES)}."
+            f"model {model}",
+            f"its family {family!r} has layers that the estimate does not know. Known: {', '.join(FAMILIES)}.",
         )
     try:
         hidden, layers = int(config["hidden_size"]), int(config["num_hidden_layers"])
@@ -91,7 +92,7 @@ def shape_of_config(config: Mapping[str, Any], model: str) -> Shape:
         heads = int(config["num_attention_heads"])
         context = int(config["max_position_embeddings"])
     except KeyError as error:
-        raise ConfigError(f"model {model}: config.json has no {error}. Add it there.") from None
+        raise ConfigError(f"model {model}", f"config.json has no {error}. Add it there.") from None
     size = int(config.get("head_dim") or hidden // heads)
     queries, keys = heads * size, int(config.get("num_key_value_heads") or heads) * size
     of_layer = {
@@ -131,7 +132,7 @@ def _config(path: Path, model: str) -> Mapping[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"model {model}: cannot read {path.name} ({error}). Give a folder that has it."
+            f"model {model}", f"cannot read {path.name} ({error}). Give a folder that has it."
         ) from error
     # A model of images and text has the sizes of its text part in a section.
     return found.get("text_config", found) if isinstance(found, dict) else {}

@@ -76,7 +76,7 @@ class Requirements:
         problems = [found for found in self.found() if found.problem]
         for found in problems:
             if found.is_fatal:
-                raise ConfigError(f"backbone {self.backbone}: {found.problem}")
+                raise ConfigError(f"backbone {self.backbone}", found.problem)
         return [f"backbone {self.backbone}: {found.problem}" for found in problems]
 
     def missing(self) -> str:

@@ -198,11 +198,11 @@ def read_all(reader: Reader, where: str) -> list[Task]:
             drops = isinstance(reader, SelectingReader)
             remedy = f", or set {where}.drop_duplicates: true, which keeps the first" if drops else ""
             raise ConfigError(
-                f"{where}: {reader.describe_duplicate(first, task)}. Rename or remove one{remedy}."
+                where, f"{reader.describe_duplicate(first, task)}. Rename or remove one{remedy}."
             )
         tasks.append(task)
     if not tasks:
-        raise NoTasks(f"{where}: the reader {reader.name!r} yielded no task. Check its path and filters.")
+        raise NoTasks(where, f"the reader {reader.name!r} yielded no task. Check its path and filters.")
     return tasks
 
 

@@ -153,25 +153,27 @@ def make_workflow(target: Any, spec: str, folder: Path, hook: Any = None) -> Loa
         target = target.execute
     if not callable(target):
         raise ConfigError(
-            f"workflow {spec}: {type(target).__name__} is not callable; name a class with `execute` or a function."
+            f"workflow {spec}",
+            f"{type(target).__name__} is not callable; name a class with `execute` or a function.",
         )
     call = target
     bound = 0
     if inspect.isclass(target):
         call = getattr(target, "execute", None)
         if not callable(call):
-            raise ConfigError(f"workflow {spec}: the class has no method `execute(self, task, tuner)`.")
+            raise ConfigError(f"workflow {spec}", "the class has no method `execute(self, task, tuner)`.")
         if (name := field_without_model(target)) is not None:
             raise ConfigError(
-                f"workflow {spec}: {name} is a pydantic Field, but the class is not a pydantic model. Write the value itself, "
-                f"{name} = …, or derive the class from ajet.Workflow."
+                f"workflow {spec}",
+                f"{name} is a pydantic Field, but the class is not a pydantic model. Write the value itself, "
+                f"{name} = …, or derive the class from ajet.Workflow.",
             )
         bound = int(not isinstance(inspect.getattr_static(target, "execute"), staticmethod | classmethod))
         _check_constructor(target, spec)
     try:
         binding = bind(call, _OFFERED, 1, skip=bound)
     except TypeError as error:
-        raise ConfigError(f"workflow {spec}: {error}.") from None
+        raise ConfigError(f"workflow {spec}", f"{error}.") from None
     return LoadedWorkflow(spec, target, inspect.iscoroutinefunction(call), binding)
 
 
@@ -184,7 +186,7 @@ def load_object(spec: str, what: str) -> Any:
     """The object that ``module:Name`` or ``file.py:Name`` names. Raises ConfigError."""
     module_name, _, attribute = todays_name(spec).rpartition(":")
     if not module_name or not attribute:
-        raise ConfigError(f"{what} {spec!r}: write `pkg.module:Name` or `path/to/file.py:Name`.")
+        raise ConfigError(f"{what} {spec!r}", "write `pkg.module:Name` or `path/to/file.py:Name`.")
     try:
         module = (
             _load_file(Path(module_name), what)
@@ -196,12 +198,14 @@ def load_object(spec: str, what: str) -> Any:
     except (Exception, SystemExit) as error:  # a script without a main guard may well exit
         line = location_of(error)
         at = f" (at {line})" if line else ""
-        raise ConfigError(f"{what} {spec}: does not import: {type(error).__name__}: {error}{at}") from error
+        raise ConfigError(
+            f"{what} {spec}", f"does not import: {type(error).__name__}: {error}{at}"
+        ) from error
     found = module
     for name in attribute.split("."):
         if not hasattr(found, name):
             public = [n for n in vars(found) if not n.startswith("_")]
-            raise ConfigError(f"{what} {spec}: {module_name} has no {name!r}{nearest(name, public)}.")
+            raise ConfigError(f"{what} {spec}", f"{module_name} has no {name!r}{nearest(name, public)}.")
         found = getattr(found, name)
     return found
 
@@ -225,7 +229,7 @@ def _of_plugin(workflow: Any, spec: str, folder: Path, hook: Any) -> LoadedWorkf
 def _load_file(path: Path, what: str) -> Any:
     path = path.resolve()
     if not path.is_file():
-        raise ConfigError(f"{what} {path}: no such file.")
+        raise ConfigError(f"{what} {path}", "no such file.")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # as `python file.py` would, but after everything else
     name = _module_name(path)
@@ -263,7 +267,7 @@ def _check_constructor(cls: type, spec: str) -> None:
     parameters = inspect.signature(cls).parameters.values()
     if any(p.default is p.empty and p.kind not in kinds for p in parameters):
         raise ConfigError(
-            f"workflow {spec}: the class must be constructible without arguments, one instance an episode."
+            f"workflow {spec}", "the class must be constructible without arguments, one instance an episode."
         )
 
 

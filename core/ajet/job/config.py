@@ -6,6 +6,7 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
@@ -28,11 +29,12 @@ from ajet.interfaces.base import (
     by_type,
 )
 from ajet.job import DEFAULT_BACKBONE
+from ajet.job.arguments import ARGUMENTS, giving
 from ajet.job.trinity_keys import is_trinity
 from ajet.learning.settings import LoraSettings, SelectorSettings, TrainSettings
 from ajet.plugins import explain_validation
 from ajet.rollout.settings import EvalSettings, RolloutSettings
-from ajet.types import ConfigError
+from ajet.types import AjetError, ConfigError
 from ajet.utils.keys import leaves
 from ajet.utils.suggest import nearest
 from ajet.utils.yaml_file import parse_yaml, read_yaml
@@ -69,9 +71,7 @@ class BackboneSettings(BaseModel):
     """Which backbone runs the job; each backbone's own keys stand under its name."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    name: str = Field(
-        DEFAULT_BACKBONE, description="The one switch: debug (no training), local, or any installed backbone."
-    )
+    name: str = Field(DEFAULT_BACKBONE, description=ARGUMENTS["backbone"].help)
 
     def section(self, name: str) -> dict[str, Any]:
         """The keys under ``backbone.<name>``."""
@@ -81,9 +81,9 @@ class BackboneSettings(BaseModel):
 class RunSettings(Settings):
     """Where a run is stored, and whether it is repeatable."""
 
-    dir: str = Field("runs", description="Folder of run folders, relative to the working directory.")
-    seed: int = Field(0, ge=0, description="Random seed for task order, sampling and recipes.")
-    deterministic: bool = Field(False, description="Bit-equal runs, by fixed scheduling of batches.")
+    dir: str = Field("runs", description=ARGUMENTS["run_dir"].help)
+    seed: int = Field(0, ge=0, description=ARGUMENTS["seed"].help)
+    deterministic: bool = Field(False, description=ARGUMENTS["deterministic"].help)
     restarts: int = Field(
         0,
         ge=0,
@@ -99,14 +99,12 @@ class JobConfig(Settings):
     """A job. The same file works on every backbone."""
 
     task: TaskSettings | None = Field(None, description="Where tasks come from.")
-    workflow: CodePath | None = Field(None, description="The agent: pkg.module:Name or path/to/file.py:Name.")
+    workflow: CodePath | None = Field(None, description=ARGUMENTS["workflow"].help)
     judge: JudgeSpec | None = Field(
         None,
         description="Judge by name, {type: name, …}, or a function pkg.module:name; default: the workflow's own reward.",
     )
-    model: PathOrName = Field(
-        "starter", description="Folder, Hugging Face id, or a recipe: `starter`, or recipe.py:Name."
-    )
+    model: PathOrName = Field("starter", description=ARGUMENTS["model"].help)
     models: dict[str, ChatModelSpec] = Field(
         {},
         description="Chat models by name, for `ajet eval --models`: {type: openai, base_url: …, model: …}.",
@@ -210,10 +208,29 @@ class Layers:
             self._job = self._job or JobConfig(**self.values)
             return self._job
         except ValidationError as error:
-            key = ".".join(str(p) for p in error.errors()[0]["loc"])
             keys = (known.key for known in all_keys())
-            said = explain_validation(error, JobConfig, "", elsewhere=keys)
-            raise ConfigError(f"{self.source_of(key)}: {said}") from None
+            with self.located():
+                raise ConfigError(*explain_validation(error, JobConfig, "", elsewhere=keys)) from None
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """A block whose errors say where their key was set: in its place the argument that gave it, or before it the file."""
+        try:
+            yield
+        except AjetError as error:
+            if error.where.partition(" ")[0] == error.key:  # not in such a block already
+                error.where = self._located(error.key) + error.where.removeprefix(error.key)
+            raise
+
+    def _located(self, key: str) -> str:
+        source, row = self.source_of(key), giving(key)
+        if source == "default":
+            return key
+        if row is None or row.source != source:
+            return f"{source} {key}" if source.endswith("=") else f"{source}: {key}"
+        field = key.removeprefix(row.key).removeprefix(".")
+        implied = SHORT_FORMS[row.key]("") if row.key in SHORT_FORMS else {}
+        return source if field in ("", *implied) else f"{source} {field}"
 
 
 def read_job_file(path: Path) -> dict[str, Any]:
@@ -261,7 +278,7 @@ def explain(key: str, further: Iterable[KeyHelp] = ()) -> list[KeyHelp]:
         return [known[key]]
     section = [k for name, k in known.items() if name.startswith(f"{key}.")] if key else list(known.values())
     if not section:
-        raise ConfigError(f"{key}: unknown key{nearest(key, known)}. `ajet config explain` lists all keys.")
+        raise ConfigError(key, f"unknown key{nearest(key, known)}. `ajet config explain` lists all keys.")
     return section
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ajet.job.arguments import SET
 from ajet.job.config import Layers, parse_set, read_job_file
 from ajet.job.objects import lay_object
 from ajet.types import ConfigError
@@ -21,45 +22,25 @@ def job_layers(job_file: Path | None) -> Layers:
     return layers
 
 
-def resumed_layers(run_dir: Path, flag: str = "--resume ") -> Layers:
+def resumed_layers(run_dir: Path) -> Layers:
     """The job that a run folder was started with. Raises ConfigError if it is not a run folder."""
     if not (run_dir / "job.yaml").is_file():
         found = "it holds no job.yaml" if run_dir.is_dir() else "no such folder"
         raise ConfigError(
-            f"{flag}{run_dir}: {found}. Name the folder of a run, such as runs/20250131-120000."
+            f"resume= {run_dir}", f"{found}. Name the folder of a run, such as runs/20250131-120000."
         )
     return job_layers(run_dir / "job.yaml")
-
-
-def lay_flag(layers: Layers, flag: str, key: str, value: Any) -> None:
-    """Lay an argument's value over the key, if the argument was given. It may hold objects."""
-    if value is not None:
-        lay_object(layers, key, value, flag)
-
-
-def lay_tasks(layers: Layers, flag: str, key: str, tasks: Any) -> None:
-    """A file of tasks, or anything else that `lay_object` takes. If the job already reads such a file, only the path changes
-    and its field names stay."""
-    if not isinstance(tasks, str | Path):
-        lay_flag(layers, flag, key, tasks)
-        return
-    current = (layers.values.get("task") or {}).get(key.rpartition(".")[2])
-    absolute = str(Path(tasks).expanduser().resolve())
-    if isinstance(current, dict) and current.get("type") == "jsonl":
-        lay_flag(layers, flag, f"{key}.path", absolute)
-    else:
-        lay_flag(layers, flag, key, {"type": "jsonl", "path": absolute})
 
 
 def lay_sets(layers: Layers, sets: Iterable[str] | Mapping[str, Any] | None) -> None:
     """Every ``--set a.b.c=value``, or item of ``set={"a.b.c": value}``: the strongest layer. Raises ConfigError."""
     if isinstance(sets, Mapping):
         for key, value in sets.items():
-            lay_object(layers, key, value, "set=")
+            lay_object(layers, key, value, SET)
         return
     for text in sets or ():
         key, value = parse_set(text)
-        layers.set(key, value, "--set", Path.cwd())  # null, too: it unsets a key
+        layers.set(key, value, SET, Path.cwd())  # null, too: it unsets a key
 
 
 def provenance(layers: Layers) -> list[tuple[str, str, str]]:

@@ -30,7 +30,7 @@ def find_recipe(model: str) -> Recipe | None:
         return None
     if not (isinstance(found, type) and issubclass(found, Recipe)):
         raise ConfigError(
-            f"model {model}: is not a subclass of ajet.Recipe; name one, a folder or a Hugging Face id."
+            f"model {model}", "is not a subclass of ajet.Recipe; name one, a folder or a Hugging Face id."
         )
     return validated(found, {}, f"model {model}")
 
@@ -41,12 +41,13 @@ def check_model(model: str, key: str = "model") -> None:
         return
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         fault = "is not a directory" if Path(model).expanduser().exists() else "no such folder"
-        raise ConfigError(f"{key} {model}: {fault}. Give the folder of a model, with its config.json.")
+        raise ConfigError(f"{key} {model}", f"{fault}. Give the folder of a model, with its config.json.")
     if not _HUB_ID.fullmatch(model):
         recipes = sorted(load_plugins().of(Recipe))
         raise ConfigError(
-            f"{key} {model}: no such recipe or folder{nearest(model, recipes)}. Name a recipe ({', '.join(recipes)}), "
-            "a folder, or a Hugging Face id in the form owner/name, such as openai-community/gpt2."
+            f"{key} {model}",
+            f"no such recipe or folder{nearest(model, recipes)}. Name a recipe ({', '.join(recipes)}), "
+            "a folder, or a Hugging Face id in the form owner/name, such as openai-community/gpt2.",
         )
 
 
@@ -54,8 +55,9 @@ def check_reference(reference: str) -> None:
     """Raise ConfigError for what cannot be `train.reference`: a recipe, or what cannot be a model."""
     if find_recipe(reference):
         raise ConfigError(
-            f"train.reference: {reference} is a recipe; name the folder of a model, or leave the key out: the reference is then "
-            "the model's initial weights."
+            "train.reference",
+            f"{reference} is a recipe; name the folder of a model, or leave the key out: the reference is then "
+            "the model's initial weights.",
         )
     check_model(reference, "train.reference")
 
@@ -76,8 +78,9 @@ def check_vocabulary(reference: str, its: Mapping[str, int], trained: Mapping[st
     """Raise ConfigError unless the vocabulary of `train.reference` is that of the trained model."""
     if its != trained:
         raise ConfigError(
-            f"train.reference: {reference} has another tokenizer than the trained model, so it cannot score "
-            "its tokens. Name a model of the same family."
+            "train.reference",
+            f"{reference} has another tokenizer than the trained model, so it cannot score "
+            "its tokens. Name a model of the same family.",
         )
 
 
@@ -113,7 +116,7 @@ def check_available(model: str) -> None:
         )
     else:
         return
-    raise AjetError(f"model {model}: {fault}")
+    raise AjetError(f"model {model}", fault)
 
 
 def generation_config(source: str) -> Path | None:

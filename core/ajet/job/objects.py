@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
@@ -19,6 +20,7 @@ from pydantic_core import PydanticSerializationError
 
 from ajet.interfaces.base import Plugin
 from ajet.interfaces.reader import Reader, content_id
+from ajet.job.arguments import SET, giving
 from ajet.plugins import load_plugins, validated
 from ajet.types import ConfigError, Task
 from ajet.utils.keys import leaves
@@ -28,13 +30,6 @@ if TYPE_CHECKING:
 
 OBJECT = "object:"
 """Begins what the job holds in place of an object that no name leads to."""
-ARGUMENTS: Mapping[str, str] = {
-    "workflow": "workflow=",
-    "judge": "judge=",
-    "task.reader": "tasks=",
-    "task.validation": "validation=",
-}
-"""Keys whose values may be objects, and the arguments of the Python API that give them."""
 
 
 def lay_object(layers: Layers, key: str, value: Any, source: str) -> None:
@@ -52,11 +47,12 @@ def given_object(layers: Layers, key: str, spec: str) -> Any:
     """The object in whose place the job holds ``spec``. Raises ConfigError if it was not given again."""
     if key in layers.objects:
         return layers.objects[key]
-    section = next((name for name in ARGUMENTS if key == name or key.startswith(f"{name}.")), key)
-    argument = ARGUMENTS.get(section, f"set={{{key!r}: …}}")
+    row = giving(key)
+    argument = row.source if row else f"{SET}{{{key!r}: …}}"
     raise ConfigError(
-        f"{key}: the job was started from Python with {spec.removeprefix(OBJECT)}, which cannot be imported by a name. Give it "
-        f"again, as in ajet.run(resume=…, {argument}…), or put it into a module."
+        key,
+        f"the job was started from Python with {spec.removeprefix(OBJECT)}, which cannot be imported by a name. Give it "
+        f"again, as in ajet.run(resume=…, {argument}…), or put it into a module.",
     )
 
 
@@ -68,7 +64,8 @@ def unnamed(layers: Layers) -> list[str]:
 
 def given_reader(found: Any, where: str) -> Reader:
     """A reader, a class of readers, or an iterable of tasks, as a reader. Raises ConfigError."""
-    source = ARGUMENTS.get(where, where)
+    row = giving(where)
+    source = row.source if row else where
     if isinstance(found, type) and issubclass(found, Reader):
         return validated(found, {}, source)
     if isinstance(found, Reader):
@@ -76,7 +73,8 @@ def given_reader(found: Any, where: str) -> Reader:
     if isinstance(found, Iterable):
         return GivenTasks(items=tuple(found), source=source)
     raise ConfigError(
-        f"{source}: is a {type(found).__name__}. Give a list of dicts or of ajet.Task, a file, or an ajet.Reader."
+        source,
+        f"is a {type(found).__name__}. Give a list of dicts or of ajet.Task, a file, or an ajet.Reader.",
     )
 
 
@@ -97,7 +95,7 @@ class GivenTasks(Reader):
     def tasks(self) -> Sequence[Task]:
         """The tasks. Raises ConfigError that names the item that is not one."""
         if not self.items:
-            raise ConfigError(f"{self.source}: the list is empty. Give at least one task.")
+            raise ConfigError(self.source, "the list is empty. Give at least one task.")
         return [
             item if isinstance(item, Task) else _task(item, f"{self.source}[{i}]")
             for i, item in enumerate(self.items)
@@ -121,18 +119,16 @@ def _record(task: Task) -> dict[str, Any]:
 
 def _task(record: Any, source: str) -> Task:
     if not isinstance(record, Mapping):
-        raise ConfigError(
-            f"{source}: is a {type(record).__name__}. Give a dict with `query`, or an ajet.Task."
-        )
+        raise ConfigError(source, f"is a {type(record).__name__}. Give a dict with `query`, or an ajet.Task.")
     rest = dict(record)
     query, messages = rest.pop("query", None) or "", rest.pop("messages", None) or ()
     if not query and not messages:
         names = ", ".join(map(repr, record)) or "no fields"
-        raise ConfigError(f"{source}: neither 'query' nor 'messages'; the record has {names}.")
+        raise ConfigError(source, f"neither 'query' nor 'messages'; the record has {names}.")
     if not isinstance(query, str):
-        raise ConfigError(f"{source}: 'query' is a {type(query).__name__}, not a string.")
+        raise ConfigError(source, f"'query' is a {type(query).__name__}, not a string.")
     if isinstance(messages, str) or not all(isinstance(m, Mapping) and "role" in m for m in messages):
-        raise ConfigError(f"{source}: 'messages' is not a list of chat messages with a `role`.")
+        raise ConfigError(source, "'messages' is not a list of chat messages with a `role`.")
     given = rest.pop("id", None)
     if rest.get("answer", ...) is None:
         del rest["answer"]
@@ -145,8 +141,8 @@ def _plain(layers: Layers, key: str, value: Any) -> Any:
     layers.objects.pop(key, None)
     if value is None or isinstance(value, str | int | float):
         return value
-    if isinstance(value, Path):
-        return str(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, Mapping):
         return {name: _plain(layers, f"{key}.{name}", inner) for name, inner in value.items()}
     if isinstance(value, list | tuple) and key not in ("task.reader", "task.validation", "workflow"):

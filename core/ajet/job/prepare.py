@@ -42,10 +42,10 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
     plugins = load_plugins()
     build = _Builder(plugins, layers)
     if config.workflow is None:
-        raise ConfigError("workflow: is required: pkg.module:Name or path/to/file.py:Name.")
+        raise ConfigError("workflow", "is required: pkg.module:Name or path/to/file.py:Name.")
     if config.task is None:
         raise ConfigError(
-            "task.reader: is required, for example task.reader: {type: jsonl, path: tasks.jsonl}."
+            "task.reader", "is required, for example task.reader: {type: jsonl, path: tasks.jsonl}."
         )
     config = _with_prompts(Paths(plugins, layers, readers=read_tasks).job(config))
     assert config.workflow is not None and config.task is not None
@@ -174,8 +174,9 @@ class _Builder:
         found = load_named(spec, where)
         if not (isinstance(found, type) and issubclass(found, base)):
             raise ConfigError(
-                f"{where} {spec}: is not a {base.kind}; name a subclass of ajet.{base.__name__}, or a {base.kind} that "
-                "`ajet plugins` lists."
+                f"{where} {spec}",
+                f"is not a {base.kind}; name a subclass of ajet.{base.__name__}, or a {base.kind} that "
+                "`ajet plugins` lists.",
             )
         return found
 
@@ -190,15 +191,17 @@ class _Builder:
         if name not in declared and (name not in known or name == Command.name):
             names = sorted({*declared, *known} - {Command.name})
             raise ConfigError(
-                f"{where}: no such service{nearest(name, names)}. Declare it, {{command: […], health: URL}}. "
-                f"Known: {', '.join(names) or 'none'}."
+                where,
+                f"no such service{nearest(name, names)}. Declare it, {{command: […], health: URL}}. "
+                f"Known: {', '.join(names) or 'none'}.",
             )
         own = declared.get(name, {})
         service = self.plugin(Service, {**own, "type": service_type(self.plugins, name, own)}, where)
         for variable in service.likely_secrets():
             raise ConfigError(
-                f"{where}.environment: {variable} looks like a secret, and a copy of the job is kept with each run. Set it "
-                "where you start ajet, and name it under `secrets`."
+                f"{where}.environment",
+                f"{variable} looks like a secret, and a copy of the job is kept with each run. Set it "
+                "where you start ajet, and name it under `secrets`.",
             )
         return service
 
@@ -207,7 +210,7 @@ class _Builder:
         key = "workflow" if config.rollout.workdir is None else "rollout.workdir"
         folder = config.rollout.workdir or self.layers.base_of(key)
         if not folder.is_dir():
-            raise ConfigError(f"{key}: {folder} is not a directory.")
+            raise ConfigError(key, f"{folder} is not a directory.")
         if is_object(spec):
             given = given_object(self.layers, "workflow", spec)
             return make_workflow(given, spec.removeprefix(OBJECT), folder, hook)
@@ -237,15 +240,16 @@ class _Builder:
             what = (
                 "the class is not a subclass of ajet.Judge" if isinstance(found, type) else "is not callable"
             )
-            raise ConfigError(f"{where} {kind}: {what}; name a function or a subclass of ajet.Judge.")
+            raise ConfigError(f"{where} {kind}", f"{what}; name a function or a subclass of ajet.Judge.")
         if fields:
             raise ConfigError(
-                f"{where}.{next(iter(fields))}: a plain function takes no settings; write a Judge class for that."
+                f"{where}.{next(iter(fields))}",
+                "a plain function takes no settings; write a Judge class for that.",
             )
         try:
             judge_binding(found)
         except TypeError as error:
-            raise ConfigError(f"{where} {kind}: {error}.") from None
+            raise ConfigError(f"{where} {kind}", f"{error}.") from None
         return FunctionJudge(function=found)
 
     def backbone(self, settings: BackboneSettings) -> Backbone:
@@ -254,7 +258,7 @@ class _Builder:
         for other in settings.model_extra or {}:
             hint = nearest(other, [*installed, "name"])
             if other not in installed and hint:
-                raise ConfigError(f"backbone.{other}: unknown key{hint}.")
+                raise ConfigError(f"backbone.{other}", f"unknown key{hint}.")
             if other in installed and other != name:
                 where = f"backbone.{other}"
                 validated(self.plugins.get(Backbone, other, where), settings.section(other), where)
@@ -271,14 +275,16 @@ def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
     if not config.targets:
         if config.train.targets not in (None, ("policy",)):
             raise ConfigError(
-                f"train.targets: unknown target {config.train.targets[0]!r}; the job has only the default one, 'policy'."
+                "train.targets",
+                f"unknown target {config.train.targets[0]!r}; the job has only the default one, 'policy'.",
             )
         return [TargetPlan("policy", ("*",), None, True)]
     named = config.train.targets
     for name in named or ():
         if name not in config.targets:
             raise ConfigError(
-                f"train.targets: unknown target {name!r}{nearest(name, config.targets)}. Known: {', '.join(config.targets)}."
+                "train.targets",
+                f"unknown target {name!r}{nearest(name, config.targets)}. Known: {', '.join(config.targets)}.",
             )
     plans = []
     for name, target in config.targets.items():
@@ -286,19 +292,23 @@ def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
         trained = target.frozen_model is None and (named is None or name in named)
         if target.frozen_model is not None and name in (named or ()):
             raise ConfigError(
-                f"train.targets: {name!r} has a frozen_model, so it cannot be trained. Remove one of the two."
+                "train.targets",
+                f"{name!r} has a frozen_model, so it cannot be trained. Remove one of the two.",
             )
         if target.frozen_model is not None and target.lora:
             raise ConfigError(
-                f"targets.{name}: a frozen_model answers it, so its lora has no effect. Remove one of the two."
+                f"targets.{name}",
+                "a frozen_model answers it, so its lora has no effect. Remove one of the two.",
             )
         if target.lora and not re.fullmatch(r"[\w-]+", name):
             raise ConfigError(
-                f"targets.{name}: its lora is a folder of the checkpoint; use only letters, digits, _ and - in its name."
+                f"targets.{name}",
+                "its lora is a folder of the checkpoint; use only letters, digits, _ and - in its name.",
             )
         if target.frozen_model is None and not trained and not target.lora:
             raise ConfigError(
-                f"targets.{name}: is neither trained nor has a frozen_model. Add it to train.targets or give it {where}."
+                f"targets.{name}",
+                f"is neither trained nor has a frozen_model. Add it to train.targets or give it {where}.",
             )
         model = (
             build.plugin(ChatModelPlugin, target.frozen_model, where)
@@ -307,12 +317,13 @@ def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
         )
         plans.append(TargetPlan(name, target.agents, model, trained, target.lora))
     if not any(plan.trained for plan in plans):
-        raise ConfigError("targets: none is trained; leave at least one without a frozen_model.")
+        raise ConfigError("targets", "none is trained; leave at least one without a frozen_model.")
     whole = [plan.name for plan in plans if plan.model is None and not plan.lora]
     if whole and len([plan for plan in plans if plan.model is None]) > 1:
         raise ConfigError(
-            f"targets.{whole[0]}: trains all weights, on which the adapters of the other targets stand. Give it a lora of its "
-            "own, or a frozen_model, or let one target have all agents."
+            f"targets.{whole[0]}",
+            "trains all weights, on which the adapters of the other targets stand. Give it a lora of its "
+            "own, or a frozen_model, or let one target have all agents.",
         )
     return plans
 
@@ -322,11 +333,12 @@ def _check_reference(config: JobConfig, algorithm: Algorithm) -> None:
     if config.train.reference is None:
         if algorithm.teacher:
             raise ConfigError(
-                f"train.reference: the algorithm {algorithm.name!r} needs a teacher; name a model of the same tokenizer."
+                "train.reference",
+                f"the algorithm {algorithm.name!r} needs a teacher; name a model of the same tokenizer.",
             )
     elif not config.train.kl and "reference" not in algorithm.needs:
         raise ConfigError(
-            f"train.reference: the algorithm {algorithm.name!r} does not use it; remove it or set train.kl."
+            "train.reference", f"the algorithm {algorithm.name!r} does not use it; remove it or set train.kl."
         )
 
 
@@ -344,8 +356,9 @@ def check_needs(algorithm: Algorithm, backbone: Backbone, where: str) -> None:
     """Raise ConfigError if the backbone does not have what the algorithm needs, which is named at ``where``."""
     for need in sorted(algorithm.needs - backbone.capabilities.needs):
         raise ConfigError(
-            f"{where}: {algorithm.name!r} needs {_MEANING[need]}, which the backbone {backbone.name!r} does not have. Name another "
-            "algorithm, or another backbone, such as local."
+            where,
+            f"{algorithm.name!r} needs {_MEANING[need]}, which the backbone {backbone.name!r} does not have. Name another "
+            "algorithm, or another backbone, such as local.",
         )
 
 
@@ -358,29 +371,33 @@ def _check_capabilities(
     trained = [t.name for t in targets if t.trained]
     if len(trained) > 1 and not can.several_targets:
         raise ConfigError(
-            f"targets: the backbone {backbone.name!r} trains one target, but {', '.join(trained)} are trained. Give all but one "
-            "a frozen_model, or let them share one target."
+            "targets",
+            f"the backbone {backbone.name!r} trains one target, but {', '.join(trained)} are trained. Give all but one "
+            "a frozen_model, or let them share one target.",
         )
     for target in targets:
         if target.lora and not can.lora:
             raise ConfigError(
-                f"targets.{target.name}.lora: the backbone {backbone.name!r} cannot honour it; remove the key."
+                f"targets.{target.name}.lora",
+                f"the backbone {backbone.name!r} cannot honour it; remove the key.",
             )
     if config.run.deterministic and not can.deterministic:
         raise ConfigError(
-            f"run.deterministic: the backbone {backbone.name!r} cannot repeat runs bit for bit; remove the key."
+            "run.deterministic",
+            f"the backbone {backbone.name!r} cannot repeat runs bit for bit; remove the key.",
         )
     if config.run.restarts and not can.restarts:
         raise ConfigError(
-            f"run.restarts: the backbone {backbone.name!r} ends together with the process or machine that fails; remove the key, and "
-            "continue with `ajet run --resume RUN_DIR`."
+            "run.restarts",
+            f"the backbone {backbone.name!r} ends together with the process or machine that fails; remove the key, and "
+            "continue with `ajet run --resume RUN_DIR`.",
         )
     check_needs(algorithm, backbone, "train.algorithm")
     for key in sorted(OPTIONAL_KEYS - can.keys):
         section, _, name = key.partition(".")
         settings: Settings = getattr(config, section)
         if getattr(settings, name) != type(settings).model_fields[name].default:
-            raise ConfigError(f"{key}: the backbone {backbone.name!r} cannot honour it; remove the key.")
+            raise ConfigError(key, f"the backbone {backbone.name!r} cannot honour it; remove the key.")
     clocked = {
         "rollout.oversample": (config.rollout.oversample > 1, "which groups are complete first"),
         "train.asynchronous": (config.train.asynchronous, "which weights sample a token"),
@@ -388,5 +405,6 @@ def _check_capabilities(
     for key, (asked, what) in clocked.items():
         if config.run.deterministic and asked:
             raise ConfigError(
-                f"{key}: {what} depends on the clock, so a run cannot be repeated bit for bit; remove it or run.deterministic."
+                key,
+                f"{what} depends on the clock, so a run cannot be repeated bit for bit; remove it or run.deterministic.",
             )

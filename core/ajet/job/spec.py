@@ -63,7 +63,8 @@ def _pickled(job: Job, key: str, dumps: Callable[[Any], bytes]) -> bytes:
         return dumps(job.layers.objects[key])
     except Exception as error:  # of whatever the object holds
         raise ConfigError(
-            f"{key}: {what(job.layers, key)} cannot be sent to the processes in which the backbone {job.backbone.name!r} runs agents "
+            key,
+            f"{what(job.layers, key)} cannot be sent to the processes in which the backbone {job.backbone.name!r} runs agents "
             f"and judges ({type(error).__name__}: {error}). Define it in a module and import it from there, or create what cannot "
-            "be sent, such as a client, inside the function."
+            "be sent, such as a client, inside the function.",
         ) from error

@@ -59,7 +59,7 @@ def _object(line: bytes, where: str) -> Mapping[str, Any]:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:  # also for text that is not UTF-8
-        raise ConfigError(f"{where}: not JSON ({error}). Fix the line.") from None
+        raise ConfigError(where, f"not JSON ({error}). Fix the line.") from None
     return data if isinstance(data, dict) else {}
 
 
@@ -77,12 +77,12 @@ def checked_transcript(messages: Sequence[Mapping[str, Any]], tools: Any, where:
     for message in messages:
         if message.get("role") not in _ROLES:  # chat formats ignore roles that they do not know
             raise ConfigError(
-                f"{where}: a message has the role {message.get('role')!r}; known: {', '.join(_ROLES)}."
+                where, f"a message has the role {message.get('role')!r}; known: {', '.join(_ROLES)}."
             )
     if not any(m["role"] == "assistant" for m in messages):
-        raise ConfigError(f"{where}: has no assistant message, so there is nothing to learn.")
+        raise ConfigError(where, "has no assistant message, so there is nothing to learn.")
     if not isinstance(tools, list | tuple) or not all(isinstance(tool, dict) for tool in tools):
-        raise ConfigError(f"{where}: `tools` must be a list of objects.")
+        raise ConfigError(where, "`tools` must be a list of objects.")
     return Transcript(messages, tools, where)
 
 

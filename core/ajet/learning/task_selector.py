@@ -212,8 +212,9 @@ def _known(task: Task, field: str) -> float:
     found = value_at(task.metadata, field)
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= 1:
         raise ConfigError(
-            f"task.selector.pass_rates: the field {field!r} of the task {task.id!r} is {found!r}, not a number from 0 to 1. "
-            f"Its fields: {', '.join(task.metadata) or 'none'}. Name another field, or leave such tasks out with task.reader.where."
+            "task.selector.pass_rates",
+            f"the field {field!r} of the task {task.id!r} is {found!r}, not a number from 0 to 1. "
+            f"Its fields: {', '.join(task.metadata) or 'none'}. Name another field, or leave such tasks out with task.reader.where.",
         )
     return float(found)
 
@@ -234,7 +235,8 @@ def _passed(episode: Episode) -> float:
         return float(episode.is_success)
     if not 0 <= episode.reward <= 1:
         raise AjetError(
-            f"task.selector: the reward {episode.reward:g} of {episode.plan.id} is not a pass rate, as it is not from 0 to 1. Let the "
-            "judge also say whether the episode succeeded: JudgeOutput(reward=…, is_success=…)."
+            "task.selector",
+            f"the reward {episode.reward:g} of {episode.plan.id} is not a pass rate, as it is not from 0 to 1. Let "
+            "the judge also say whether the episode succeeded: JudgeOutput(reward=…, is_success=…).",
         )
     return episode.reward

@@ -119,15 +119,15 @@ def _feedback(line: bytes, where: str) -> Feedback:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: not JSON ({error}). Fix or remove the line.") from None
+        raise ConfigError(where, f"not JSON ({error}). Fix or remove the line.") from None
     if not isinstance(data, dict) or not isinstance(data.get("id"), str):
-        raise ConfigError(f"{where}: needs `id`, the id of an episode. Fix or remove the line.")
+        raise ConfigError(where, "needs `id`, the id of an episode. Fix or remove the line.")
     rating = data.get("rating")
     value = _WORDS.get(rating) if isinstance(rating, str) else rating
     if rating is not None and not (isinstance(value, int | float) and math.isfinite(value)):
-        raise ConfigError(f"{where}: `rating` is {rating!r}; write a number, true, false, good or bad.")
+        raise ConfigError(where, f"`rating` is {rating!r}; write a number, true, false, good or bad.")
     texts = {name: data.get(name) or "" for name in ("comment", "correction")}
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise ConfigError(f"{where}: `{name}` is not a text. Fix or remove the line.")
+            raise ConfigError(where, f"`{name}` is not a text. Fix or remove the line.")
     return Feedback(data["id"], None if value is None else float(value), **texts)

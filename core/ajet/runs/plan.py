@@ -161,8 +161,9 @@ def _sizes(config: JobConfig, backbone: Backbone, layers: Layers, asked: Questio
 def _shape(model: str) -> Shape:
     if find_recipe(model):
         raise ConfigError(
-            f"model {model}: is a recipe, which makes a small model when it is first used. Name a model with --model, such as "
-            "Qwen/Qwen3-4B, or a folder with a config.json."
+            f"model {model}",
+            "is a recipe, which makes a small model when it is first used. Name a model with --model, such as "
+            "Qwen/Qwen3-4B, or a folder with a config.json.",
         )
     return read_shape(model)
 

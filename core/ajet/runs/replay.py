@@ -22,7 +22,7 @@ from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.failures import FailureKind
 from ajet.rollout.journal import plain_response
 from ajet.rollout.recording import RecordedEpisode
-from ajet.runs.arguments import Flag, Sets, run_layers
+from ajet.runs.jobs import Given, job_of
 from ajet.runs.runtime import open_runtime, training_policy
 from ajet.types import ConfigError
 from ajet.utils.asyncrun import run
@@ -38,22 +38,14 @@ class Replayed:
     """What is not as recorded, a line each; empty if all is."""
 
 
-def replay_layers(
-    flag: Flag,
-    job_file: Path | None,
-    episodes: Sequence[RecordedEpisode],
-    *,
-    workflow: Any = None,
-    judge: Any = None,
-    sets: Sets = None,
-) -> Layers:
+def replay_layers(given: Given, episodes: Sequence[RecordedEpisode]) -> Layers:
     """The job to replay episodes with: its tasks are the recorded ones, and it needs no model. Raises ConfigError."""
     tasks = {episode.task.id: episode.task.task() for episode in episodes}
     if not tasks:
-        raise ConfigError(f"{flag('replay')}: the recording has no episodes. Record again.")
-    layers = run_layers(flag, job_file, workflow=workflow, tasks=list(tasks.values()), judge=judge, sets=sets)
-    layers.set("task.validation", None, flag("replay"), Path.cwd())
-    layers.set("backbone", "debug", flag("replay"), Path.cwd())
+        raise ConfigError("replay=", "the recording has no episodes. Record again.")
+    layers = job_of({**given, "tasks": list(tasks.values())})
+    layers.set("task.validation", None, "replay=", Path.cwd())
+    layers.set("backbone", "debug", "replay=", Path.cwd())
     return layers
 
 

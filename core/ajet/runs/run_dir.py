@@ -50,7 +50,7 @@ def new_run_dir(job: Job) -> Path:
             keep_job(run_dir, job)
             job.progress.started(run_dir)
             return run_dir
-    raise ConfigError(f"run.dir: {root} holds too many runs of this second.")
+    raise ConfigError("run.dir", f"{root} holds too many runs of this second.")
 
 
 def keep_job(run_dir: Path, job: Job) -> None:
@@ -146,8 +146,9 @@ def keep_same_tasks(run_dir: Path, job: Job) -> None:
     index = min(len(began), len(ids)) if other is None else other
     was, now = ((f"{found[index]!r}" if index < len(found) else "none") for found in (began, ids))
     raise ConfigError(
-        f"task.reader: this deterministic run began with {len(began)} tasks, and now there are {len(ids)}: number {index + 1} "
-        f"was {was} and is {now}. Restore the tasks, or resume with --no-deterministic."
+        "task.reader",
+        f"this deterministic run began with {len(began)} tasks, and now there are {len(ids)}: number {index + 1} "
+        f"was {was} and is {now}. Restore the tasks, or resume with --no-deterministic.",
     )
 
 

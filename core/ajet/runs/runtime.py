@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from ajet.capture.answers import Answerer
 from ajet.capture.context import passthrough
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
@@ -18,7 +19,6 @@ from ajet.capture.process.garbage import rare_full_collections
 from ajet.capture.process.install import Installed, install
 from ajet.capture.process.printed import prints_kept
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.session import Answerer
 from ajet.capture.targets import Target
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.chat.images import Images, download
@@ -173,7 +173,8 @@ def chat_of(engine: Engine, settings: RolloutSettings) -> Chat:
     asked = settings.context_length
     if asked is not None and asked > engine.context_length:
         raise ConfigError(
-            f"rollout.context_length: {asked} tokens are more than the model's {engine.context_length}. Lower it, or remove it."
+            "rollout.context_length",
+            f"{asked} tokens are more than the model's {engine.context_length}. Lower it, or remove it.",
         )
     return make_chat(engine.tokenizer, engine.model_type, settings, vision_of_engine(engine))
 
@@ -230,8 +231,9 @@ def adapter_of(target: str, engine: Engine, *, named: bool) -> str | None:
     if len(there) == 1 and not named:
         return there[0]
     raise ConfigError(
-        f"target {target!r}: the model contains the adapters of {', '.join(there)}, so it is not clear which of them answers. "
-        "Name the targets like these, with a lora, or give CHECKPOINT/adapters/NAME as the model."
+        f"target {target!r}",
+        f"the model contains the adapters of {', '.join(there)}, so it is not clear which of them answers. "
+        "Name the targets like these, with a lora, or give CHECKPOINT/adapters/NAME as the model.",
     )
 
 

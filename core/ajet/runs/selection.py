@@ -65,7 +65,7 @@ def named_candidates(layers: Layers, names: Iterable[str], written: str) -> list
 def chat_candidate(layers: Layers, name: str, spec: Mapping[str, Any], where: str) -> Candidate:
     """The candidate of a chat model's spec. Raises ConfigError."""
     if "type" not in spec:
-        raise ConfigError(f"{where}: has no `type`. Give a chat model; its name must not contain a dot.")
+        raise ConfigError(where, "has no `type`. Give a chat model; its name must not contain a dot.")
     return Candidate(name, answers=build_plugin(layers, ChatModelPlugin, spec, where), spec=dict(spec))
 
 
@@ -73,9 +73,9 @@ def checked(candidates: Sequence[Candidate], written: str) -> list[Candidate]:
     """The candidates. Raises ConfigError unless they are at least two, with different names."""
     names = [candidate.name for candidate in candidates]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{written}: {twice[0]} is named twice; remove one of the two.")
+        raise ConfigError(written, f"{twice[0]} is named twice; remove one of the two.")
     if len(names) < 2:
-        raise ConfigError(f"{written}: name at least two models, or evaluate one with `ajet eval --model`.")
+        raise ConfigError(written, "name at least two models, or evaluate one with `ajet eval --model`.")
     return list(candidates)
 
 
@@ -190,8 +190,9 @@ def _model(name: str, declared: Mapping[str, Any], written: str) -> str:
     try:
         check_model(name, written)
     except ConfigError as error:
-        known = f" The job's `models` are {', '.join(declared)}{nearest(name, declared)}." if declared else ""
-        raise ConfigError(f"{error}{known}") from None
+        if declared:
+            error.text += f" The job's `models` are {', '.join(declared)}{nearest(name, declared)}."
+        raise
     path = Path(name).expanduser()
     return str(path.resolve()) if path.exists() else name
 

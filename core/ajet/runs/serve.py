@@ -12,20 +12,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ajet.capture.answers import Answerer
 from ajet.capture.gateway.server import Gateway
 from ajet.capture.gateway.stopping import stopped
 from ajet.capture.portal import Portal
 from ajet.capture.process.garbage import rare_full_collections
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.session import Answerer, Session
+from ajet.capture.session import Session
 from ajet.capture.targets import Target
 from ajet.capture.wires import Wire
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.interfaces.engine import Engine, EnginePlugin
 from ajet.interfaces.progress import Progress
+from ajet.job.arguments import SET
 from ajet.plugins import load_plugins, validated
 from ajet.rollout.settings import RolloutSettings
-from ajet.runs.arguments import Flag
 from ajet.runs.runtime import adapter_of, chat_of, preferred_engine
 from ajet.types import ConfigError
 
@@ -78,23 +79,21 @@ class Served:
 
 
 def served(
-    checkpoint: str, engine: str, settings: Mapping[str, Any], seed: int, progress: Progress, flag: Flag
+    checkpoint: str, engine: str, settings: Mapping[str, Any], seed: int, progress: Progress
 ) -> Served:
     """A checkpoint behind an engine (``auto``: the preferred one), which is not started yet. Raises ConfigError."""
     path = Path(checkpoint).expanduser()
     model = str(path.resolve()) if path.exists() else checkpoint
     plugins = load_plugins()
     name = preferred_engine(plugins, model) if engine == "auto" else engine
-    plugin = validated(plugins.get(EnginePlugin, name, flag("engine")), settings, flag("set"))
+    plugin = validated(plugins.get(EnginePlugin, name, "engine="), settings, SET)
     return Served(plugin.build(model, seed, progress), model, path.name or checkpoint)
 
 
-def checked_key(key: str | None, flag: Flag) -> str:
+def checked_key(key: str | None) -> str:
     """The key that clients must send, a new one where none is given. Raises ConfigError."""
     if key is not None and not (key.isascii() and key.isprintable() and key.strip()):
-        raise ConfigError(
-            f"{flag('key')} must be printable ASCII, because clients send it in an HTTP header."
-        )
+        raise ConfigError("key=", "use printable ASCII, because clients send it in an HTTP header.")
     return key or f"ajet-{secrets.token_urlsafe(24)}"
 
 

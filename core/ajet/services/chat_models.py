@@ -117,19 +117,20 @@ def read_script(path: Path) -> list[Mapping[str, Any]]:
 
 def _check_call(where: str, call: Any) -> None:
     if not isinstance(call, dict):
-        raise ConfigError(f"{where}: call: is not a mapping. Write call: {{name: …, arguments: {{…}}}}.")
+        raise ConfigError(where, "call: is not a mapping. Write call: {name: …, arguments: {…}}.")
     _check_keys(where, call, "call.", ("name", "arguments"))
     if not call.get("name"):
-        raise ConfigError(f"{where}: call.name is missing. Name the tool.")
+        raise ConfigError(where, "call.name is missing. Name the tool.")
     if not isinstance(call.get("arguments", {}), dict):
-        raise ConfigError(f"{where}: call.arguments: is not a mapping. Write one, such as {{text: a}}.")
+        raise ConfigError(where, "call.arguments: is not a mapping. Write one, such as {text: a}.")
 
 
 def _check_keys(where: str, given: Mapping[str, Any], prefix: str, known: Sequence[str]) -> None:
     for key in given:
         if key not in known:
             raise ConfigError(
-                f"{where}: {prefix}{key}: no such key{nearest(str(key), known)}. The keys are {', '.join(known)}."
+                where,
+                f"{prefix}{key}: no such key{nearest(str(key), known)}. The keys are {', '.join(known)}.",
             )
 
 

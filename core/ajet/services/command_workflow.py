@@ -42,18 +42,18 @@ def command_workflow(spec: str, folder: Path) -> LoadedWorkflow:
     """The workflow of ``cmd:<command>``, run in ``folder``. Raises ConfigError, which names what is wrong."""
     if not hasattr(os, "killpg"):
         raise ConfigError(
-            f"workflow {spec}: cmd: workflows need process groups, which only POSIX systems have."
+            f"workflow {spec}", "cmd: workflows need process groups, which only POSIX systems have."
         )
     try:
         command = shlex.split(spec.removeprefix(SCHEME))
     except ValueError as error:
-        raise ConfigError(f"workflow {spec}: {error}; quote arguments as in a shell.") from None
+        raise ConfigError(f"workflow {spec}", f"{error}; quote arguments as in a shell.") from None
     if not command:
-        raise ConfigError(f"workflow {spec}: write cmd: and a command, such as cmd:python agent.py.")
+        raise ConfigError(f"workflow {spec}", "write cmd: and a command, such as cmd:python agent.py.")
     program = command[0]
     executable = str(folder / program) if os.sep in program else program
     if shutil.which(executable) is None:
-        raise ConfigError(f"workflow {spec}: {program!r} is not a program that can be run from {folder}.")
+        raise ConfigError(f"workflow {spec}", f"{program!r} is not a program that can be run from {folder}.")
 
     async def run(task: Task, tuner: Tuner) -> WorkflowOutput:
         prompts = current_prompts.get() or Prompts({})

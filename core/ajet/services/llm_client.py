@@ -118,7 +118,7 @@ class Endpoint(Settings):
         key = os.environ.get(self.api_key_env, "") if self.api_key_env and not replaying.get() else None
         if key == "":
             raise ConfigError(
-                f"endpoint.api_key_env: the environment variable {self.api_key_env} is not set."
+                "endpoint.api_key_env", f"the environment variable {self.api_key_env} is not set."
             )
         headers = {"authorization": f"Bearer {key}"} if key else {}
         async with httpx2.AsyncClient(headers=headers, timeout=self.timeout) as client:

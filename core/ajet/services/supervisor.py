@@ -62,7 +62,7 @@ def with_services(
         yield
         return
     if set(wanted) - set(own):  # a resumed run needs them as well
-        layers.set("run.services", wanted, "--with", Path.cwd())
+        layers.set("run.services", wanted, "services=", Path.cwd())
     services = {name: build_service(layers, name) for name in wanted}
     with contextlib.ExitStack() as stack:
         joined = [stack.enter_context(_joined(name, service, say)) for name, service in services.items()]
@@ -170,12 +170,13 @@ class _Used:
             value = os.environ.get(name)
             if not value:
                 raise ConfigError(
-                    f"services.{self.name}.secrets: the environment variable {name} is not set."
+                    f"services.{self.name}.secrets", f"the environment variable {name} is not set."
                 )
             if any(value in word for word in argv):
                 raise ConfigError(
-                    f"services.{self.name}.command: contains the value of {name}, and all users of the machine can read "
-                    "commands. Let the service read it from its environment."
+                    f"services.{self.name}.command",
+                    f"contains the value of {name}, and all users of the machine can read "
+                    "commands. Let the service read it from its environment.",
                 )
         if self.log.exists():
             self.log.unlink()
@@ -193,7 +194,7 @@ class _Used:
             except OSError as error:
                 reason = f"{argv[0]}: {error.strerror or error}"
                 raise ConfigError(
-                    f"services.{self.name}.command: cannot be started in {service.workdir}: {reason}."
+                    f"services.{self.name}.command", f"cannot be started in {service.workdir}: {reason}."
                 ) from None
         pid = self._process.pid
         self._started = {"pid": pid, "begun": _begun(pid), "command": shlex.join(argv)}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ajet.api.calling import anywhere
-from ajet.api.jobs import AnyJudge, AnyPath, argument, as_path, prepared
+from ajet.api.jobs import AnyJudge, AnyPath, prepared
 from ajet.rollout.recording import RecordedEpisode, Recording
 from ajet.runs.replay import Replayed, replay, replay_layers
 
@@ -111,6 +111,6 @@ class RecordingFile:
         job: AnyPath | None,
         set: Mapping[str, Any] | None,
     ) -> list[ReplayedEpisode]:
-        layers = replay_layers(argument, as_path(job), episodes, workflow=workflow, judge=judge, sets=set)
-        with prepared(layers, (), False) as (ready, _):
+        given = {"job": job, "workflow": workflow, "judge": judge, "set": set, "progress": False}
+        with prepared(replay_layers(given, episodes), given) as (ready, _):
             return [ReplayedEpisode.of(one) for one in replay(ready, episodes, self.ignore)]

@@ -44,9 +44,9 @@ def parse_yaml(text: str, source: str) -> Any:
         return yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         where = f"{source}:{error.problem_mark.line + 1}" if error.problem_mark else source
-        raise ConfigError(f"{where}: not YAML ({error.problem}). Fix the line.") from None
+        raise ConfigError(where, f"not YAML ({error.problem}). Fix the line.") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a NUL; the 32nd of May; 5,000 digits
-        raise ConfigError(f"{source}: not YAML that can be read ({' '.join(str(error).split())}).") from None
+        raise ConfigError(source, f"not YAML that can be read ({' '.join(str(error).split())}).") from None
 
 
 def _check(text: str, source: str) -> None:
@@ -64,7 +64,7 @@ def _check(text: str, source: str) -> None:
                 sizes[anchor] = values - before
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in opened):
-                raise ConfigError(f"{where}: *{event.anchor} contains itself. Write the value in full.")
+                raise ConfigError(where, f"*{event.anchor} contains itself. Write the value in full.")
             values += sizes.get(str(event.anchor), 1)
         elif isinstance(event, yaml.NodeEvent):
             values += 1
@@ -73,8 +73,8 @@ def _check(text: str, source: str) -> None:
             elif event.anchor:
                 sizes[event.anchor] = 1
         if len(opened) > _DEEPEST:
-            raise ConfigError(f"{where}: nested deeper than {_DEEPEST} levels. Make it flatter.")
+            raise ConfigError(where, f"nested deeper than {_DEEPEST} levels. Make it flatter.")
         if values > _MOST:
             raise ConfigError(
-                f"{where}: more than {_MOST:,} values, including those that aliases repeat. Use fewer."
+                where, f"more than {_MOST:,} values, including those that aliases repeat. Use fewer."
             )

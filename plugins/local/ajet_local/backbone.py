@@ -116,13 +116,15 @@ class OnDevice(Plugin):
         saved = saved_adapters(source)
         if saved and adapters is not None and not saved.keys() & adapters.keys():
             raise ConfigError(
-                f"model: {source} contains the adapters of {', '.join(saved)}, but no target of the job with a lora has such a "
-                "name. Rename the target, or merge them into a model: ajet export CHECKPOINT OUT."
+                "model",
+                f"{source} contains the adapters of {', '.join(saved)}, but no target of the job with a lora has such a "
+                "name. Rename the target, or merge them into a model: ajet export CHECKPOINT OUT.",
             )
         if self.quantize and not (saved if adapters is None else adapters):
             raise ConfigError(
-                "backbone.local.quantize: weights of 4 bits cannot be trained, only adapters above them. Give every target a lora, or "
-                "remove the key."
+                "backbone.local.quantize",
+                "weights of 4 bits cannot be trained, only adapters above them. Give every target a lora, or "
+                "remove the key.",
             )
         device = self.device_and_dtype()[0]
         model, tokenizer = load_model(_base(source), device, dtype, four_bits=self.quantize == "4bit")
@@ -210,8 +212,9 @@ class Local(OnDevice, Backbone):
             if not out_of_memory(error):
                 raise
             raise AjetError(
-                f"backbone.local: out of memory ({first_line(error)}). Set memory_limit below the free memory, or lower "
-                "micro_batch_tokens, cache_mib or rollout.concurrency, or raise the limit of this process (ulimit -v)."
+                "backbone.local",
+                f"out of memory ({first_line(error)}). Set memory_limit below the free memory, or lower "
+                "micro_batch_tokens, cache_mib or rollout.concurrency, or raise the limit of this process (ulimit -v).",
             ) from error
 
     def _run(self, job: Job) -> RunResult:
@@ -265,7 +268,7 @@ class Local(OnDevice, Backbone):
             against = "training on images has not been tried with it"
         if against and self.engine != "auto":
             raise ConfigError(
-                f"backbone.local.engine: {name} cannot sample for this job, as {against}. Use local."
+                "backbone.local.engine", f"{name} cannot sample for this job, as {against}. Use local."
             )
         return self.name if against else name
 

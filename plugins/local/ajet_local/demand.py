@@ -193,8 +193,9 @@ def refuse(demand: Demand, limit: int, why: str) -> ConfigError:
     """An error of one line: what the job needs, its parts, and what would make it fit into ``limit`` bytes."""
     parts = ", ".join(f"{name} {format_size(size)}" for name, size in demand.parts.items())
     return ConfigError(
-        f"backbone.local: the job needs about {format_size(demand.total)}, but there are {format_size(limit)} ({why}): "
-        f"{parts}. {_remedy(demand, limit)}"
+        "backbone.local",
+        f"the job needs about {format_size(demand.total)}, but there are {format_size(limit)} ({why}): "
+        f"{parts}. {_remedy(demand, limit)}",
     )
 
 

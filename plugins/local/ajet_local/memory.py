@@ -22,7 +22,7 @@ def shape_of(source: str | Path) -> Shape:
     try:
         config = AutoConfig.from_pretrained(checked_source(source))
     except (OSError, ValueError) as error:
-        raise AjetError(f"model {source}: {first_line(error)}. Check the path or the Hub id.") from error
+        raise AjetError(f"model {source}", f"{first_line(error)}. Check the path or the Hub id.") from error
     with torch.device("meta"):
         return shape_of_model(model_class(config).from_config(config))
 

@@ -67,7 +67,7 @@ def load_model(
         cls = model_class(AutoConfig.from_pretrained(source))
         model = cls.from_pretrained(source, dtype=dtype, **quantized)
     except (OSError, ValueError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
-        raise AjetError(f"model {source}: {first_line(error)}. Check the path or the Hub id.") from error
+        raise AjetError(f"model {source}", f"{first_line(error)}. Check the path or the Hub id.") from error
     setattr(model, ATTRIBUTE, vision_of(source, tokenizer))
     return (model if four_bits else model.to(device)).eval(), tokenizer
 
@@ -84,7 +84,7 @@ def reads_images(source: str | Path) -> bool:
     try:
         return model_class(AutoConfig.from_pretrained(name)) is AutoModelForImageTextToText
     except (OSError, ValueError) as error:
-        raise AjetError(f"model {name}: {first_line(error)}. Check the path or the Hub id.") from error
+        raise AjetError(f"model {name}", f"{first_line(error)}. Check the path or the Hub id.") from error
 
 
 def copy_in(model: Any, dtype: torch.dtype) -> Any:
@@ -104,7 +104,7 @@ def load_tokenizer(name: str | Path) -> tuple[Any, str]:
     try:
         return AutoTokenizer.from_pretrained(source), str(AutoConfig.from_pretrained(source).model_type)
     except (OSError, ValueError) as error:
-        raise AjetError(f"model {source}: {first_line(error)}. Check the path or the Hub id.") from error
+        raise AjetError(f"model {source}", f"{first_line(error)}. Check the path or the Hub id.") from error
 
 
 def context_length(model: Any) -> int:
@@ -152,18 +152,22 @@ def checked_source(name: str | Path) -> str:
         check_available(str(name))
         return str(name)
     if not folder.is_dir():
-        raise AjetError(f"model folder {folder}: no such folder. Check the path given as `model`.")
+        raise AjetError(f"model folder {folder}", "no such folder. Check the path given as `model`.")
     if not (folder / "config.json").is_file():
-        raise AjetError(f"model folder {folder}: no config.json. Give a folder written by `save_pretrained`.")
+        raise AjetError(
+            f"model folder {folder}", "no config.json. Give a folder written by `save_pretrained`."
+        )
     if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         raise AjetError(
-            f"model folder {folder}: no tokenizer ({', '.join(_TOKENIZER_FILES)}). "
-            f"Save the model's tokenizer there: `tokenizer.save_pretrained({str(folder)!r})`."
+            f"model folder {folder}",
+            f"no tokenizer ({', '.join(_TOKENIZER_FILES)}). "
+            f"Save the model's tokenizer there: `tokenizer.save_pretrained({str(folder)!r})`.",
         )
     if not any(any(folder.glob(pattern)) for pattern in _WEIGHT_FILES):
         raise AjetError(
-            f"model folder {folder}: no weights ({', '.join(_WEIGHT_FILES)}). "
-            f"Save the model there: `model.save_pretrained({str(folder)!r})`."
+            f"model folder {folder}",
+            f"no weights ({', '.join(_WEIGHT_FILES)}). "
+            f"Save the model there: `model.save_pretrained({str(folder)!r})`.",
         )
     return str(folder)
 

@@ -34,8 +34,9 @@ def vision_of(source: str, tokenizer: Any) -> Vision | None:
     except (OSError, ValueError, ImportError, TypeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise AjetError(
-            f"model {source}: its image processor cannot be loaded: {reason}. Save the processor there: "
-            f"processor.save_pretrained({source!r})."
+            f"model {source}",
+            f"its image processor cannot be loaded: {reason}. Save the processor there: "
+            f"processor.save_pretrained({source!r}).",
         ) from error
     processor.tokenizer = tokenizer
     return Vision(processor)

@@ -15,7 +15,7 @@ def check_bitsandbytes(key: str) -> None:
     """Raise AjetError, which names the key of ``backbone.local``, if bitsandbytes is not installed."""
     if find_spec("bitsandbytes") is None:
         raise AjetError(
-            f"backbone.local.{key}: needs bitsandbytes: pip install 'ajet-plugin-local[quantize]'."
+            f"backbone.local.{key}", "needs bitsandbytes: pip install 'ajet-plugin-local[quantize]'."
         )
 
 

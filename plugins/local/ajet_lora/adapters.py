@@ -64,7 +64,8 @@ class Adapters:
             if not any(has_suffix(layer, [suffix]) for layer in linear):
                 known = ", ".join(sorted({layer.rpartition(".")[2] for layer in linear}))
                 raise ConfigError(
-                    f"targets.{name}.lora.modules: the model has no linear layer named {suffix!r}; it has {known}."
+                    f"targets.{name}.lora.modules",
+                    f"the model has no linear layer named {suffix!r}; it has {known}.",
                 )
         config = LoraConfig(
             r=settings.rank,
@@ -88,7 +89,8 @@ class Adapters:
         if adapted != {n for n in self._linear_layers() if has_suffix(n, settings.modules)}:
             suffixes = ", ".join(sorted({n.rpartition(".")[2] for n in adapted}))
             raise ConfigError(
-                f"targets.{name}.lora.modules: the existing adapter covers other layers: {suffixes}. Set it to these."
+                f"targets.{name}.lora.modules",
+                f"the existing adapter covers other layers: {suffixes}. Set it to these.",
             )
 
     def restore(self, name: str, folder: Path) -> None:
@@ -310,7 +312,8 @@ def _check_settings(name: str, settings: LoraSettings, folder: Path) -> None:
     ):
         if asked != found:
             raise ConfigError(
-                f"targets.{name}.lora.{key}: is {asked:g}, but the adapter in {folder} has {found:g}. Set it to that."
+                f"targets.{name}.lora.{key}",
+                f"is {asked:g}, but the adapter in {folder} has {found:g}. Set it to that.",
             )
 
 

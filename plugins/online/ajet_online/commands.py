@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from ajet.cli.options import Sets, flag
+from ajet.cli.options import Sets
 
 
 class JobOrCommand(typer.core.TyperGroup):
@@ -123,7 +123,7 @@ def explore_command(
         raise ConfigError("--key and --keys: give one of them.")
     if rate and keys:
         raise ConfigError("--rate and --keys: write the rate of each key into the file.")
-    single = checked_key(key, flag)
+    single = checked_key(key)
     import_from_here()
     function = load_named(redact, "--redact") if redact else None
     with make_progress() as progress:

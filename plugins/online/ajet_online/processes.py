@@ -10,7 +10,6 @@ from typing import Any
 
 from ajet.capture.gateway.stopping import stopped
 from ajet.capture.sampling import SamplingPolicy
-from ajet.cli.options import flag
 from ajet.interfaces.base import Plugin
 from ajet.interfaces.engine import Engine, EnginePlugin
 from ajet.interfaces.progress import Progress
@@ -72,10 +71,10 @@ def given(
     name = engine or job.eval.engine
     if name == "auto":
         name = preferred_engine(plugins, source, job.backbone.name)
-    cls = plugins.get(EnginePlugin, name, flag("engine"))
+    cls = plugins.get(EnginePlugin, name, "engine=")
     keys = _keys(cls, job.backbone.section(cls.backbone))
     keys |= {} if is_job else dict(parse_set(text) for text in sets)
-    plugin = validated(cls, keys, flag("set"))
+    plugin = validated(cls, keys, "set=")
     seed = job.run.seed if seed is None else seed
     sampling = job.rollout.sampling
     policy = SamplingPolicy(
@@ -123,12 +122,11 @@ def explore(
             host=host,
             port=port,
             most_calls=most_calls,
+            rewards=what.settings.rewards,
             redact=redact,
         )
         url, gateway = stack.enter_context(explorer)
-        follower = Follower(
-            versions, engine, portal, what.build, what.settings.rollback, what.settings.poll, say
-        )
+        follower = Follower(versions, engine, portal, what.build, what.settings, say)
         stack.enter_context(follower.running())
         stop = stack.enter_context(stopped())
         hold_on()

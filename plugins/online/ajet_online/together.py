@@ -20,7 +20,7 @@ from ajet.job.layers import job_layers, lay_sets
 from ajet.job.prepare import build_plugin
 from ajet.runs.serve import checked_key
 from ajet.types import AjetError, ConfigError
-from ajet_online.episodes import compares_runs
+from ajet_online.episodes import compares_runs, ratings_needed
 from ajet_online.lifeline import lifeline, start
 from ajet_online.processes import lay_defaults
 from ajet_online.schema import Stage
@@ -42,9 +42,9 @@ class Now:
 
     traces: int
     rated: int
-    """Tasks, or runs of tasks, that wait for the next update."""
+    """Tasks, or runs of tasks, that wait for the next update; while the served version has too few ratings, these."""
     wanted: int
-    """How many of them an update takes."""
+    """How many of them an update needs."""
     served: int
     versions: int
     rejected: int
@@ -75,23 +75,27 @@ class Now:
         return " · ".join(parts)
 
 
-def look(store: Store, wanted: int, *, by_run: bool) -> Now:
-    """What the store says now."""
+def look(store: Store, wanted: int, *, by_run: bool, needed: int = 0) -> Now:
+    """What the store says now. An update takes ``wanted`` tasks, or runs of tasks, and waits until the served version has
+    ``needed`` ratings."""
     versions = Versions(store)
     known = versions.all()
     stages = [version.stage for version in known]
     serving = versions.serving()
     number = serving.number if serving else 0
-    ratings = versions.ratings([number]).get(number)
+    status = store.status()
+    rated = store.waiting(by_run=by_run)
+    if needed and rated >= wanted and (ratings := versions.count_ratings(number)) < needed:
+        rated, wanted = ratings, needed
     return Now(
-        traces=sum(store.status().states.values()),
-        rated=store.waiting(by_run=by_run),
+        traces=sum(status.states.values()),
+        rated=rated,
         wanted=wanted,
         served=number,
         versions=max(len(known) - 1, 0),
         rejected=stages.count(Stage.REJECTED),
         withdrawn=stages.count(Stage.WITHDRAWN),
-        ratings=ratings.mean if ratings else None,
+        ratings=status.ratings[number][1] if number in status.ratings else None,
         reward=serving.reward if serving else None,
         staleness=serving.report.get("staleness") if serving else None,
     )
@@ -108,8 +112,9 @@ def together(job_file: Path, *, key: str | None, sets: Iterable[str], further: S
     own_keys = "--keys" in further
     if own_keys and key:
         raise ConfigError("--key and --keys: give one of them.")
-    secret = checked_key(key, lambda name: f"--{name}")
-    wanted, by_run = layers.job().train.batch_size, not compares_runs(_algorithm(layers))
+    secret = checked_key(key)
+    algorithm, wanted = _algorithm(layers), layers.job().train.batch_size
+    by_run, needed = not compares_runs(algorithm), ratings_needed(algorithm, settings)
     arguments = [str(job_file), *(part for text in sets for part in ("--set", text))]
     store = Store.open(settings.store)
     failed = 0
@@ -131,7 +136,7 @@ def together(job_file: Path, *, key: str | None, sets: Iterable[str], further: S
                 failed = failed or _ended(children, "trainer")
                 if _ended(children, "explorer"):
                     raise AjetError("the explorer has ended; its error is above.")
-                now = look(store, wanted, by_run=by_run)
+                now = look(store, wanted, by_run=by_run, needed=needed)
                 _show(now.line(rate.seconds_left(now)), stopped=failed)
     finally:
         store.close()

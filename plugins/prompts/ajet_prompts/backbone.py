@@ -58,12 +58,14 @@ class PromptSearch(Backbone):
 
         if self.reflection is None:
             raise ConfigError(
-                "backbone.prompts.reflection: is required: the chat model that proposes texts, for example "
-                "{type: openai, base_url: http://localhost:8000/v1, model: NAME}."
+                "backbone.prompts.reflection",
+                "is required: the chat model that proposes texts, for example "
+                "{type: openai, base_url: http://localhost:8000/v1, model: NAME}.",
             )
         if self.cost and _is_free(self.reflection) and _is_free(self.answers):
             raise ConfigError(
-                "backbone.prompts.cost: has no effect without prices. Set prompt_price and completion_price of reflection."
+                "backbone.prompts.cost",
+                "has no effect without prices. Set prompt_price and completion_price of reflection.",
             )
 
         def built(spec: Mapping[str, Any], where: str) -> ChatModelPlugin:

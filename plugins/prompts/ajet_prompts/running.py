@@ -68,8 +68,9 @@ class Running:
         job, needed = self._job, len(self._validation) * self._repeats
         if self._budget.episodes is not None and self._budget.episodes < needed:
             raise ConfigError(
-                f"backbone.prompts.episodes: {self._budget.episodes} are too few to evaluate one candidate, which takes {needed}: "
-                "raise it, or use fewer validation tasks."
+                "backbone.prompts.episodes",
+                f"{self._budget.episodes} are too few to evaluate one candidate, which takes {needed}: "
+                "raise it, or use fewer validation tasks.",
             )
         await self._candidates.run({}, self._validation)
         first = self._candidates.first

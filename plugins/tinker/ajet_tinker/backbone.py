@@ -49,15 +49,17 @@ class AtTinker(Plugin):
         if saved is not None:
             if self.base_model not in (None, saved.base_model):
                 raise ConfigError(
-                    f"backbone.tinker.base_model: {model} is a checkpoint of {saved.base_model}; remove the key."
+                    "backbone.tinker.base_model",
+                    f"{model} is a checkpoint of {saved.base_model}; remove the key.",
                 )
             return saved.base_model
         if self.base_model is not None:
             return self.base_model
         if find_recipe(model) or Path(model).expanduser().is_dir():
             raise ConfigError(
-                f"model {model}: Tinker does not have it. Name one of Tinker's models, such as Qwen/Qwen3-8B, or set "
-                "backbone.tinker.base_model to the model whose tokenizer it has."
+                f"model {model}",
+                "Tinker does not have it. Name one of Tinker's models, such as Qwen/Qwen3-8B, or set "
+                "backbone.tinker.base_model to the model whose tokenizer it has.",
             )
         return model
 
@@ -82,8 +84,9 @@ class AtTinker(Plugin):
         except (OSError, ValueError) as error:
             line = str(error).strip().splitlines()[0]
             raise AjetError(
-                f"model {model}: its tokenizer cannot be loaded ({line}). Give a folder with tokenizer and config.json, and the "
-                "model's name in backbone.tinker.base_model."
+                f"model {model}",
+                f"its tokenizer cannot be loaded ({line}). Give a folder with tokenizer and config.json, and the "
+                "model's name in backbone.tinker.base_model.",
             ) from error
 
 
@@ -150,7 +153,7 @@ class Tinker(AtTinker, Backbone):
         saved = saved_in(model)
         base_model = self.named(model, saved)
         if saved is not None and "rank" in self.model_fields_set and self.rank != saved.rank:
-            raise ConfigError(f"backbone.tinker.rank: {model} has rank {saved.rank}; remove the key.")
+            raise ConfigError("backbone.tinker.rank", f"{model} has rank {saved.rank}; remove the key.")
         service = Service(self.base_url, self.timeout)
         try:
             tokenizer, model_type = self.load_tokenizer(model, seed, saved, service)
@@ -230,6 +233,7 @@ def _refuse(job: Job) -> None:
     temperature = job.config.rollout.sampling.temperature
     if temperature != 1.0:
         raise ConfigError(
-            f"rollout.sampling.temperature: {temperature:g}, but Tinker computes the logprobs that are trained at temperature 1; "
-            "remove the key."
+            "rollout.sampling.temperature",
+            f"{temperature:g}, but Tinker computes the logprobs that are trained at temperature 1; "
+            "remove the key.",
         )

@@ -259,12 +259,13 @@ def refuse(explicit: Mapping[str, Any]) -> None:
     for key in explicit:
         where = f"backbone.trinity.{key}"
         if fixed := next((f for f in FIXED if under(key, f) or under(f, key)), None):
-            raise ConfigError(f"{where}: is always {FIXED[fixed]!r} with AgentJet; remove the key.")
+            raise ConfigError(where, f"is always {FIXED[fixed]!r} with AgentJet; remove the key.")
         if not any(under(key, allowed) for allowed in ALLOWED):
             if row := next((row for row in TABLE if any(under(key, k) for k in row.trinity)), None):
-                raise ConfigError(f"{where}: follows from {' and '.join(row.ours)}; set that instead.")
+                raise ConfigError(where, f"follows from {' and '.join(row.ours)}; set that instead.")
             raise ConfigError(
-                f"{where}: has no effect with AgentJet{nearest(key, ALLOWED)}. Of Trinity's keys, set only {', '.join(ALLOWED)}."
+                where,
+                f"has no effect with AgentJet{nearest(key, ALLOWED)}. Of Trinity's keys, set only {', '.join(ALLOWED)}.",
             )
 
 

@@ -38,7 +38,8 @@ class Agent:
         sampling = job.config.rollout.sampling
         if sampling.top_p < 1 or sampling.top_k:
             raise ConfigError(
-                "rollout.sampling: Trinity's vLLM returns logprobs after top_p and top_k, which its trainer does not know; remove them."
+                "rollout.sampling",
+                "Trinity's vLLM returns logprobs after top_p and top_k, which its trainer does not know; remove them.",
             )
         return cls(job, engine(job))
 
@@ -55,7 +56,7 @@ class Agent:
         )
         episodes = await self._runtime.rollout(training_policy(self.job)).run(plans, lambda episode: None)
         if all(episode.failure for episode in episodes):
-            raise AjetError(f"task {name}: all {size} episodes failed: {episodes[0].failure}")
+            raise AjetError(f"task {name}", f"all {size} episodes failed: {episodes[0].failure}")
         return episodes
 
     async def close(self) -> None:

@@ -129,8 +129,9 @@ class Trinity(TrinitySettings):
             name = "vllm" if cuda and find_spec("vllm") and find_spec("ajet_vllm") else "local"
         if cuda and not os.environ.get("RAY_ADDRESS") and torch.cuda.device_count() <= self.gpus:
             raise ConfigError(
-                f"backbone.trinity.gpus: {self.gpus} of {torch.cuda.device_count()} GPUs are for Trinity, which leaves none for the "
-                "engine. Lower it, or train with --backbone local or verl, which share a GPU."
+                "backbone.trinity.gpus",
+                f"{self.gpus} of {torch.cuda.device_count()} GPUs are for Trinity, which leaves none for the "
+                "engine. Lower it, or train with --backbone local or verl, which share a GPU.",
             )
         plugin = job.plugins.get(EnginePlugin, name, "backbone.trinity.engine")
         job.progress.say(f"sampling with {name}; Trinity takes a minute or more to start")
@@ -163,7 +164,8 @@ def _folder(source: str) -> Path:
         folder = Path(snapshot_download(source))
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(
-            f"model {source}: has no safetensors, in which AgentJet and Trinity exchange weights. Save it with save_pretrained."
+            f"model {source}",
+            "has no safetensors, in which AgentJet and Trinity exchange weights. Save it with save_pretrained.",
         )
     return folder.resolve()
 
@@ -176,8 +178,9 @@ def _gpu_cache(model: Path, free: int) -> int:
     left = int(GPU_SHARE * free) - taken
     if left <= 0:
         raise ConfigError(
-            f"model {model}: its weights take {taken >> 20} MiB, but the engine's GPU has {free >> 20} MiB free. Take a smaller "
-            "model, or the backbone verl, whose engine shards the model."
+            f"model {model}",
+            f"its weights take {taken >> 20} MiB, but the engine's GPU has {free >> 20} MiB free. Take a smaller "
+            "model, or the backbone verl, whose engine shards the model.",
         )
     return left
 
@@ -190,6 +193,6 @@ def _context(folder: Path) -> int:
     )
     if not found:
         raise ConfigError(
-            f"model {folder}: its config.json has no max_position_embeddings; set rollout.context_length."
+            f"model {folder}", "its config.json has no max_position_embeddings; set rollout.context_length."
         )
     return int(found)

@@ -204,7 +204,7 @@ def check_trees(config: DictConfig, settings: VerlSettings) -> None:
     """Raise ConfigError if the job asks for trees, and another key of it excludes them."""
     if settings.trees is True and (reason := tree_obstacle(config)):
         raise ConfigError(
-            f"backbone.verl.trees: not possible with {reason}. Change that key, or set trees: auto."
+            "backbone.verl.trees", f"not possible with {reason}. Change that key, or set trees: auto."
         )
 
 
@@ -244,7 +244,7 @@ def choice(config: DictConfig, wanted: Wanted, workers: Any, say: Any) -> TreeCh
         pair = TREE_PAIR if scale.on_gpus() else 1
         return TreeChoice(wanted, flops_of(config.actor_rollout_ref.model), int(limit), pair)
     if wanted is True:
-        raise AjetError(f"backbone.verl.trees: not possible: {reason.rstrip('.')}. Set trees: auto.")
+        raise AjetError("backbone.verl.trees", f"not possible: {reason.rstrip('.')}. Set trees: auto.")
     say(f"verl's workers compute rows, not trees: {reason.rstrip('.')}.")
     return TreeChoice(wanted, None, 0)
 

@@ -76,14 +76,14 @@ def architecture(model: str, trust_remote_code: bool = False) -> Architecture:
     except (OSError, ValueError) as error:
         if "trust_remote_code" in str(error):
             raise ConfigError(
-                f"model: {model}: contains Python code. If you trust it, set {TRUST}: true."
+                "model", f"{model}: contains Python code. If you trust it, set {TRUST}: true."
             ) from error
         line = str(error).strip().splitlines()[0].rstrip(".")
-        raise ConfigError(f"model: {model}: {line}. Check the path or the Hub id.") from error
+        raise ConfigError("model", f"{model}: {line}. Check the path or the Hub id.") from error
     context = getattr(config, "max_position_embeddings", None)
     if not context:
         raise ConfigError(
-            f"model: {model}: config.json has no max_position_embeddings, which verl needs. Add it there."
+            "model", f"{model}: config.json has no max_position_embeddings, which verl needs. Add it there."
         )
     heads = getattr(config, "num_attention_heads", 1)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -142,7 +142,7 @@ def derived(
     ):
         if value is not None and value > context.value:
             raise ConfigError(
-                f"{key}: {value} tokens are more than the context of {context.value} ({context.why}). Lower it."
+                key, f"{value} tokens are more than the context of {context.value} ({context.why}). Lower it."
             )
     found = [context]
     if _given(config, explicit, ANSWER_KEYS) is None:
@@ -212,9 +212,10 @@ def check_rows(config: DictConfig, settings: VerlSettings) -> Length | None:
         )
     keys = ENGINES[settings.engine]
     raise ConfigError(
-        f"backbone.verl.{MICRO_BATCH}: verl's workers compute rows of up to {limit:.0f} tokens, but the context has "
+        f"backbone.verl.{MICRO_BATCH}",
+        f"verl's workers compute rows of up to {limit:.0f} tokens, but the context has "
         f"{context}. Raise this key and {ROLLOUT}.log_prob_max_token_len_per_gpu, or {ACTOR}.{keys.section}.{keys.sharing}; "
-        f"or lower {CONTEXT}; or set backbone.verl.long_rows: drop."
+        f"or lower {CONTEXT}; or set backbone.verl.long_rows: drop.",
     )
 
 
@@ -230,9 +231,10 @@ def check_cache(config: DictConfig, model: Architecture | None, memory: int | No
     share = None if memory is None else memory * rollout.gpu_memory_utilization
     if share is not None and size > share:
         raise ConfigError(
-            f"backbone.verl.{CONTEXT}: the cache of one context of {rollout.max_model_len} tokens takes "
+            f"backbone.verl.{CONTEXT}",
+            f"the cache of one context of {rollout.max_model_len} tokens takes "
             f"{size / GIB:.1f} GiB on each GPU, but vLLM has {share / GIB:.1f} GiB there. Lower this key, or raise "
-            f"{ROLLOUT}.tensor_model_parallel_size or {ROLLOUT}.gpu_memory_utilization."
+            f"{ROLLOUT}.tensor_model_parallel_size or {ROLLOUT}.gpu_memory_utilization.",
         )
     held = "vLLM checks that it fits"
     if share is not None:

@@ -66,9 +66,11 @@ def check(config: DictConfig) -> None:
         return
     name, settings = max(adapters.items(), key=lambda item: int(item[1]["rank"]))
     if settings["rank"] > MAX_RANK:
-        raise ConfigError(f"targets.{name}.lora.rank: vLLM computes ranks of at most {MAX_RANK}.")
+        raise ConfigError(f"targets.{name}.lora.rank", f"vLLM computes ranks of at most {MAX_RANK}.")
     if reason := obstacle(config, several=len(adapters) > 1):
-        raise ConfigError(f"targets.{name}.lora: not possible with backbone.verl.{reason}. Change that key.")
+        raise ConfigError(
+            f"targets.{name}.lora", f"not possible with backbone.verl.{reason}. Change that key."
+        )
 
 
 def obstacle(config: DictConfig, *, several: bool) -> str:
@@ -106,7 +108,8 @@ def folder(model: str, job: Job) -> str | None:
     saved = saved_adapters(model)
     if saved and not saved.keys() & {target.name for target in job.targets if target.lora}:
         raise ConfigError(
-            f"model: {model} contains the adapters of {', '.join(saved)}, but no target of the job with a lora has such a "
-            "name. Rename the target, or merge them into a model: ajet export CHECKPOINT OUT."
+            "model",
+            f"{model} contains the adapters of {', '.join(saved)}, but no target of the job with a lora has such a "
+            "name. Rename the target, or merge them into a model: ajet export CHECKPOINT OUT.",
         )
     return model if saved else None

@@ -167,11 +167,11 @@ def layout(sizes: JobSizes, settings: VerlSettings, gpus: Gpus) -> Layout:
     """See `ajet.Backbone.layout`. Raises ConfigError for engines and modes that it does not know."""
     if settings.engine != "dp":
         raise ConfigError(
-            f"backbone.verl.engine: {settings.engine} has no estimate; only dp, which is FSDP, has."
+            "backbone.verl.engine", f"{settings.engine} has no estimate; only dp, which is FSDP, has."
         )
     if settings.mode == "separate_async":
         raise ConfigError(
-            "backbone.verl.mode: separate_async has no estimate. Plan the job as sync or colocate_async."
+            "backbone.verl.mode", "separate_async has no estimate. Plan the job as sync or colocate_async."
         )
     if sizes.quantized:
         raise ConfigError(

@@ -35,5 +35,5 @@ def algorithm(name: str) -> str:
         why, instead = OTHERS[name]
         raise ConfigError(f"{where} {why}. The nearest algorithm is {instead!r}.")
     raise ConfigError(
-        f"{where}: unknown algorithm{nearest(name, {*installed, *SAME})}. Known: {', '.join(installed)}."
+        where, f"unknown algorithm{nearest(name, {*installed, *SAME})}. Known: {', '.join(installed)}."
     )

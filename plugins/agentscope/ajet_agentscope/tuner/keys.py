@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import BaseModel
 
-from ajet import ConfigError
+from ajet import AjetError, ConfigError
 from ajet.job.config import Layers
 from ajet.job.from_trinity import TrinityFile
 from ajet_agentscope.tuner.algorithms import algorithm
@@ -43,13 +44,16 @@ class JobKeys:
             self.values[key] = value
             self.fields[key] = f"{type(config).__name__}.{field}"
 
-    def by_field(self, message: str) -> str:
-        """An error with the field in place of its key, where a field has set it."""
-        for key, field in sorted(self.fields.items(), key=lambda item: -len(item[0])):
-            rest = message.removeprefix("set=: ").removeprefix(key)
-            if rest != message.removeprefix("set=: ") and rest[:1] in (" ", ":", "."):
-                return f"{field} ({key}){rest}"
-        return message
+    @contextmanager
+    def named_by_field(self) -> Iterator[None]:
+        """A block whose errors name the field that set their key, where a field did."""
+        try:
+            yield
+        except AjetError as error:
+            keys = [key for key in self.fields if f"{error.key}.".startswith(f"{key}.")]
+            if key := max(keys, key=len, default=""):
+                error.where = f"{self.fields[key]} ({key}){error.args[0].removeprefix(key)}"
+            raise
 
 
 def algorithm_keys(keys: JobKeys, config: AlgorithmConfig) -> None:

@@ -55,7 +55,7 @@ async def select_model(
     data = ours(DatasetConfig, train_dataset)
     records = list(islice(data.records(), data.total_steps)) * data.total_epochs
     if not records:
-        raise ConfigError("train_dataset: has no records.")
+        raise ConfigError("train_dataset", "has no records.")
     names = _names(candidate_models)
     ran: dict[str, list[_Sample]] = {}
     for name, model in zip(names, candidate_models, strict=True):

@@ -135,7 +135,7 @@ class _Agent:
             return ours(JudgeOutput, verdict)
         except TypeError:
             raise ConfigError(
-                f"judge_func: returned {type(verdict).__name__}; return JudgeOutput(reward=…)."
+                "judge_func", f"returned {type(verdict).__name__}; return JudgeOutput(reward=…)."
             ) from None
 
 

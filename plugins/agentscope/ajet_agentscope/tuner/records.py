@@ -7,11 +7,8 @@ from typing import Any, NoReturn
 from ajet import ContractBroken, Task
 
 
-class NoSuchColumn(KeyError, ContractBroken):
+class NoSuchColumn(ContractBroken, KeyError):
     """A function asks for a column that the data set does not have. As every record lacks it, this ends the run."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class Record(dict[str, Any]):

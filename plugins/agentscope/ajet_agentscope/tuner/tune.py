@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import ajet
-from ajet import AjetError, ConfigError
+from ajet import ConfigError
 from ajet.interfaces.helpers import nearest
 from ajet.job import DEFAULT_BACKBONE
 from ajet.job.config import Layers
@@ -110,7 +110,7 @@ def tune(
         steps_key(keys, ours(DatasetConfig, train_dataset), len(tasks), batch_size)
     elif file.job().task is None:
         raise ConfigError(
-            "train_dataset: is missing. Give one, or name the tasks in the file of config_path."
+            "train_dataset", "is missing. Give one, or name the tasks in the file of config_path."
         )
     if eval_dataset is not None and validation is not None:
         _check_evaluation(ours(DatasetConfig, eval_dataset))
@@ -121,24 +121,25 @@ def tune(
         keys.fields |= {place: "monitor_type"} | {f"{place}.{field}": "project_name" for field in PROJECTS}
     if file.source_of("run.dir") == "default":
         keys.values["run.dir"] = str(folder / "runs")
-    with removed_if_nothing_runs(folder), auxiliary.served(auxiliary_models or {}) as models:
+    with (
+        removed_if_nothing_runs(folder),
+        auxiliary.served(auxiliary_models or {}) as models,
+        keys.named_by_field(),
+    ):
         _target_keys(keys, models, file)
         judge = None if judge_func is None else TunerJudge(function=judge_func, models=_addresses(models))
         resumed = run_to_resume(folder) if resume else None
-        try:
-            run = ajet.run(
-                None if resumed or trinity else config_path,
-                workflow=workflow_func,
-                judge=judge,
-                tasks=tasks,
-                validation=validation,
-                backbone=chosen,
-                resume=resumed,
-                set=keys.values,
-                progress=progress,
-            )
-        except AjetError as error:
-            raise type(error)(keys.by_field(str(error))) from error.__cause__
+        run = ajet.run(
+            None if resumed or trinity else config_path,
+            workflow=workflow_func,
+            judge=judge,
+            tasks=tasks,
+            validation=validation,
+            backbone=chosen,
+            resume=resumed,
+            set=keys.values,
+            progress=progress,
+        )
     return TunedModel(folder, run.dir)
 
 
@@ -153,7 +154,8 @@ def _backbone(asked: str | None, model: TunerModelConfig | None, file: Layers) -
     installed = sorted(load_plugins().of(ajet.Backbone))
     if name not in installed:
         raise ConfigError(
-            f"backbone: {name!r} is not installed{nearest(name, installed)}. Installed: {', '.join(installed)}."
+            "backbone",
+            f"{name!r} is not installed{nearest(name, installed)}. Installed: {', '.join(installed)}.",
         )
     return name
 

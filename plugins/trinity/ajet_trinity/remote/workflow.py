@@ -89,7 +89,8 @@ def job_file_of(task: Any) -> Path:
     found = task.workflow_args.get("job")
     if not found or not Path(found).is_file():
         raise ConfigError(
-            f"workflow_args.job: {found or 'is missing'}; name the job file of the agent, which every node of Trinity must see."
+            "workflow_args.job",
+            f"{found or 'is missing'}; name the job file of the agent, which every node of Trinity must see.",
         )
     return Path(found).resolve()
 
