@@ -58,14 +58,9 @@ class Schema:
             self._validator.validate(value)
         except RecursionError:
             raise BadSchema("the answer is nested too deeply to be checked against the JSON schema") from None
-        except (
-            AttributeError,
-            LookupError,
-            TypeError,
-        ):  # the library does not check all that references lead to
-            raise BadSchema(
-                "the JSON schema cannot be applied: it refers to a part that is no schema"
-            ) from None
+        except (AttributeError, LookupError, TypeError):
+            # The library does not check all that references lead to.
+            raise BadSchema("the JSON schema refers to a part of itself that is not a schema") from None
         except ValueError as error:  # the library's errors, and texts that it cannot read
             return _path(error), one_line(error)
         return None
