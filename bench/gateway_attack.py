@@ -267,7 +267,7 @@ def doubling(levels: int, by: str = "allOf", last: str = "string", **beside: Any
     return {"$ref": "#/$defs/a0", "$defs": {**below, names[-1]: {"type": last}}, **beside}
 
 
-def invalid(nodes: int = 40_000) -> dict[str, Any]:
+def invalid(nodes: int = 38_000) -> dict[str, Any]:
     """A large schema with an error below alternatives."""
     found: dict[str, Any] = {"type": "no type", "enum": list(range(nodes))}
     for _ in range(60):
