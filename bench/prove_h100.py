@@ -353,6 +353,18 @@ def steps(place: Place) -> dict[str, Any]:
     return found
 
 
+def memory(place: Place) -> dict[str, Any]:
+    """Peaks of jobs beside the plan: all weights of two sizes, and an adapter of a third."""
+    jobs = (("1.7B",), ("4B", "lora")) if place.reduced else (("1.7B",), ("4B",), ("8B", "lora"))
+    figures = {}
+    for job in jobs:
+        reduced = ["--reduced"] if place.reduced else []
+        command = ["-m", "prove.memory", "--folder", str(place.folder), *reduced, *job]
+        name = " ".join(job)
+        figures[name] = json.loads(_run(command, place, f"memory-{'-'.join(job)}").strip().splitlines()[-1])
+    return figures
+
+
 def generation(place: Place) -> dict[str, Any]:
     """Tokens per second of the local engine."""
     import asyncio
@@ -407,7 +419,7 @@ def _peak(device: torch.device) -> float:
 
 
 CALLS: dict[int, tuple[Callable[[Place], dict[str, Any]], ...]] = {
-    1: (environment, attention, variants, masks, trees, steps, marked_tests, generation),
+    1: (environment, attention, variants, masks, trees, steps, marked_tests, memory, generation),
 }
 
 if __name__ == "__main__":

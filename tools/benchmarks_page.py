@@ -324,6 +324,7 @@ def profile(found: Figures) -> Iterator[str]:
 def gpu(found: Figures) -> Iterator[str]:
     checks = {check["name"]: check["figures"] for check in found["checks"]}
     attention, checks["mask"] = checks["attention"], checks["masks"]["131072"]
+    checks["whole"], checks["lora"] = checks["memory"]["1.7B"], checks["memory"]["8B lora"]
     for kind in ("bfloat16", "float32"):
         errors = [of["error"] for name, of in attention.items() if name.startswith(kind) and "error" in of]
         checks[kind] = {"error": max(errors)}
@@ -342,6 +343,8 @@ def gpu(found: Figures) -> Iterator[str]:
         "a step of a job with 128 episodes": (
             "update {steps[seconds_update]:.1f} s, sampling by the local engine {steps[seconds_rollout]:.1f} s"
         ),
+        "two steps of 1.7B, all weights: peak memory, the plan's": "{whole[peak_gib]:.0f} GiB, {whole[plan_gib]:.0f} GiB",
+        "two steps of 8B, LoRA: peak memory, the plan's": "{lora[peak_gib]:.0f} GiB, {lora[plan_gib]:.0f} GiB",
         "logprobs of the engine beside the trainer's in bfloat16, mean difference": "{steps[logprob_diff_mean]:.3f}",
         "the local engine, 128 completions of 256 tokens at once": "{generation[generated_tokens_per_second]:,.0f} tokens a second",
         "tests marked `gpu`: gradients, adapters, bit-equal deterministic runs": "{marked_tests[summary]}",

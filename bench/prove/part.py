@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import sys
 import threading
@@ -64,49 +63,54 @@ def main(run: Callable[[Options], Mapping[str, Any]], about: str | None) -> None
 
 def make_models(options: Options) -> None:
     """Write the two models and their tokenizer, whose texts are those of the starter."""
+    tiny = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    tiny |= {
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 1024,
+        "initializer_range": 0.2,
+    }
+    write_model(options, options.small, tiny, all_ids=False)
+    large = {
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+    }
+    write_model(options, options.large, tiny if options.reduced else large)
+
+
+def write_model(options: Options, folder: Path, shape: Mapping[str, Any], *, all_ids: bool = True) -> None:
+    """Write a model of Qwen3's kind with random weights, and the tokenizer. With ``all_ids`` it has Qwen3's 151,936 ids (reduced:
+    four times those of the tokenizer) and the type of a GPU."""
     from transformers import AutoModelForCausalLM, Qwen3Config
 
     tokenizer = Calculator().tokenizer(0)[0]
-    common = {
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": None,
-        "tie_word_embeddings": True,
-    }
-    tiny = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=1024,
-        initializer_range=0.2,
-        **common,
+    ids = 4 * len(tokenizer) if options.reduced else 151_936
+    config = Qwen3Config(
+        **{
+            "vocab_size": ids if all_ids else len(tokenizer),
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 4096,
+            "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+            "bos_token_id": None,
+            "tie_word_embeddings": True,
+            **shape,
+        }
     )
-    large = Qwen3Config(
-        vocab_size=151_936,
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_hidden_layers=28,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        max_position_embeddings=4096,
-        **common,
-    )
-    if options.reduced:
-        large = copy.copy(tiny)
-        large.vocab_size = 4 * len(tokenizer)
-    dtype = torch.float32 if options.reduced else torch.bfloat16
-    for folder, config, kind in ((options.small, tiny, torch.float32), (options.large, large, dtype)):
-        torch.manual_seed(0)
-        with options.device:
-            model = AutoModelForCausalLM.from_config(config, dtype=kind)
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    _fill(options.large / "tokenizer.json", large.vocab_size)
+    torch.manual_seed(0)
+    with options.device:
+        small = options.reduced or not all_ids
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32 if small else torch.bfloat16)
+    model.save_pretrained(folder)
+    del model
+    if options.device.type == "cuda":
+        torch.cuda.empty_cache()  # `Peak` counts what the device holds
+    tokenizer.save_pretrained(folder)
+    if all_ids:
+        _fill(folder / "tokenizer.json", ids)
 
 
 def _fill(file: Path, size: int) -> None:

@@ -32,7 +32,7 @@ def run(options: Options) -> dict[str, Any]:
         done = ajet.run(
             workflow=str(Path(__file__).with_name("agent.py")) + ":ask",
             judge=str(Path(__file__).with_name("agent.py")) + ":judge",
-            tasks=str(_tasks(options)),
+            tasks=str(tasks_of(options, 20 if options.reduced else PROMPT // 4)),
             model=str(options.large),
             backbone=backbone,
             run_dir=str(options.folder / "runs"),
@@ -63,10 +63,9 @@ def _settings(options: Options, backbone: str) -> dict[str, Any]:
     return settings
 
 
-def _tasks(options: Options) -> Path:
-    """A file of tasks with prompts of different words, about `PROMPT` tokens long."""
+def tasks_of(options: Options, length: int) -> Path:
+    """A file of tasks with prompts of ``length`` words, each about four tokens long."""
     words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
-    length = 20 if options.reduced else PROMPT // 4
     file = options.folder / "tasks.jsonl"
     with file.open("w", encoding="utf-8") as out:
         for number in range(64):
