@@ -298,7 +298,8 @@ def _workflow(workflow: object, job: Job) -> LoadedWorkflow:
 def _judge(judge: AnyJudge | None) -> Judge:
     layers = Layers()
     lay_object(layers, "judge", judge, "judge=")
-    return build_judge(layers)
+    with layers.located():
+        return build_judge(layers)
 
 
 def _numbered(groups: Sequence[Group | OwnEpisode]) -> Iterator[Ran]:
