@@ -17,8 +17,7 @@ import pytest
 
 from ajet.types import AjetError, ConfigError
 from ajet_agentscope.tuner import DatasetConfig, JudgeOutput, WorkflowOutput, select_model
-from ajet_agentscope.tuner.model_selection import avg_time_judge, avg_token_consumption_judge
-from ajet_agentscope.tuner.usage import counted
+from ajet_agentscope.tuner.model_selection import avg_time_judge, avg_token_consumption_judge, counted
 
 from ..programs import require
 

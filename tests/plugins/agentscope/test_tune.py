@@ -36,11 +36,10 @@ from ajet_agentscope.tuner import (
     check_workflow_function,
     tune,
 )
-from ajet_agentscope.tuner.algorithms import OTHERS, algorithm
 from ajet_agentscope.tuner.config import ours
 from ajet_agentscope.tuner.experiment import removed_if_nothing_runs
 from ajet_agentscope.tuner.functions import TunerJudge
-from ajet_agentscope.tuner.keys import JobKeys, model_keys
+from ajet_agentscope.tuner.keys import OTHERS, JobKeys, algorithm, model_keys
 from ajet_agentscope.tuner.tune import loggers_of
 
 RECORDS = [{"question": f"say {i}", "answer": str(i)} for i in range(4)]

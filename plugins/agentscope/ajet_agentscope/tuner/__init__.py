@@ -2,6 +2,7 @@
 
 from ajet_agentscope.tuner.config import (
     AlgorithmConfig,
+    DatasetConfig,
     JudgeOutput,
     JudgeType,
     PromptTuneConfig,
@@ -10,14 +11,13 @@ from ajet_agentscope.tuner.config import (
     WorkflowOutput,
     WorkflowType,
 )
-from ajet_agentscope.tuner.data import DatasetConfig
+from ajet_agentscope.tuner.functions import check_judge_function, check_workflow_function
 from ajet_agentscope.tuner.model_selection import (
     avg_time_judge,
     avg_token_consumption_judge,
     select_model,
 )
 from ajet_agentscope.tuner.prompt_tune import tune_prompt
-from ajet_agentscope.tuner.signatures import check_judge_function, check_workflow_function
 from ajet_agentscope.tuner.tune import TunedModel, tune
 
 Algorithm, Dataset, TunerChatModel = AlgorithmConfig, DatasetConfig, TunerModelConfig

@@ -7,16 +7,18 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
-from ajet import ContractBroken, EpisodeView, Judge, Task, Tuner, WorkflowOutput
+from ajet import ConfigError, ContractBroken, EpisodeView, Judge, Task, Tuner, WorkflowOutput
 from ajet import JudgeOutput as Verdict
-from ajet.interfaces.helpers import called
+from ajet.interfaces.helpers import called, nearest
 from ajet.interfaces.workflow import LoadedWorkflow, coerce_output
 from ajet_agentscope.tuner.config import JudgeOutput, ours
-from ajet_agentscope.tuner.records import record_of
-from ajet_agentscope.tuner.signatures import WORKFLOW, fault
+
+WORKFLOW = ("task", "model")
+JUDGE = ("task", "response")
+OPTIONAL = ("auxiliary_models", "logger")
 
 
 def tuner_workflow(workflow: Any) -> LoadedWorkflow | None:
@@ -112,3 +114,69 @@ def _model(where: Mapping[str, str]) -> Any:
 
     key = os.environ.get(where["api_key_env"]) or "unset"
     return chat_model(where["base_url"], key, where["model"], {}, stream=False)
+
+
+class WrongParameters(ConfigError, ValueError):
+    """A function has other parameters than the tuner passes. AgentScope's own checks raise ValueError."""
+
+
+def check_workflow_function(func: Callable[..., Any]) -> None:
+    """Raises WrongParameters unless a function takes ``task`` and ``model``, and perhaps ``auxiliary_models`` and
+    ``logger``."""
+    _check(func, "workflow_func", WORKFLOW)
+
+
+def check_judge_function(func: Callable[..., Any]) -> None:
+    """Raises WrongParameters unless a function takes ``task`` and ``response``, and perhaps ``auxiliary_models`` and
+    ``logger``."""
+    _check(func, "judge_func", JUDGE)
+
+
+def fault(func: Callable[..., Any], needed: Sequence[str]) -> str | None:
+    """What is wrong with the parameters of a function, in words; None if nothing is. Raises ValueError for one that has no
+    signature, as some functions written in C."""
+    allowed = (*needed, *OPTIONAL)
+    parameters = inspect.signature(func).parameters
+    for parameter in parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            return f"has {parameter}"
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            return f"takes {parameter.name!r} by position only"
+    unknown = next((name for name in parameters if name not in allowed), None)
+    if unknown is not None:
+        return f"has the parameter {unknown!r}{nearest(unknown, allowed)}"
+    missing = next((name for name in needed if name not in parameters), None)
+    return None if missing is None else f"lacks the parameter {missing!r}"
+
+
+def _check(func: Callable[..., Any], argument: str, needed: Sequence[str]) -> None:
+    if not callable(func):
+        raise WrongParameters(f"{argument}: is a {type(func).__name__}, which is not callable.")
+    wrong = fault(func, needed)
+    if wrong:
+        name = getattr(func, "__name__", type(func).__name__)
+        raise WrongParameters(
+            f"{argument}: {name} {wrong}. It must take {' and '.join(needed)}, and may take {' and '.join(OPTIONAL)}."
+        )
+
+
+class NoSuchColumn(ContractBroken, KeyError):
+    """A function asks for a column that the data set does not have. As every record lacks it, this ends the run."""
+
+
+class Record(dict[str, Any]):
+    """A record of a data set. A column that it does not have is an error that names those that it has."""
+
+    def __missing__(self, column: str) -> NoReturn:
+        raise NoSuchColumn(
+            f"task[{column!r}]: the data set has no such column; it has {', '.join(map(repr, self)) or 'none'}. "
+            "Name one of these in the workflow or the judge, or rename the column."
+        )
+
+
+def record_of(task: Task) -> Record:
+    """The record that a task was read from. Of tasks that were not read by `DatasetConfig` it has what the reader has made of
+    it, too: ``id``, ``query`` and ``messages``."""
+    known: dict[str, Any] = {"query": task.query, "messages": list(task.messages)}
+    named = {name: value for name, value in known.items() if value}
+    return Record({**({"id": task.id, **named} if named else {}), **task.metadata})

@@ -10,17 +10,32 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ajet import AjetError, ConfigError
+from ajet import AjetError, Algorithm, ConfigError
+from ajet.interfaces.helpers import nearest
 from ajet.job.config import Layers
 from ajet.job.from_trinity import TrinityFile
-from ajet_agentscope.tuner.algorithms import algorithm
-from ajet_agentscope.tuner.config import AlgorithmConfig, TunerModelConfig
-from ajet_agentscope.tuner.data import DatasetConfig
+from ajet.job.trinity_keys import SAME
+from ajet.plugins import load_plugins
+from ajet_agentscope.tuner.config import AlgorithmConfig, DatasetConfig, TunerModelConfig
 
 log = logging.getLogger("ajet")
 
 TINKER = "tinker"
 VERL = "verl"
+OTHERS: Mapping[str, tuple[str, str]] = {
+    "remax": ("needs a greedy answer for each task, which AgentJet does not sample", "rloo"),
+    "reinforce": ("is in the plugin ajet-plugin-online, which is not installed", "rloo"),
+    "opmd": ("is not in AgentJet", "grpo"),
+    "topr": ("is not in AgentJet", "cispo"),
+    "asymre": ("is not in AgentJet", "cispo"),
+    "sapo": ("is not in AgentJet", "gspo"),
+    "rec": ("is not in AgentJet", "grpo"),
+    "sppo": ("is not in AgentJet", "grpo"),
+    "mix": ("learns from transcripts, too", "grpo"),
+    "mix_chord": ("learns from transcripts, too", "grpo"),
+    "sft": ("learns from transcripts, not from rewards: use ajet.sft", "rejection_sampling"),
+}
+"""Why an algorithm of Trinity's is refused, and the nearest one."""
 
 
 class JobKeys:
@@ -151,3 +166,17 @@ def refuse(config: BaseModel, why: Mapping[str, str]) -> None:
     for field, reason in why.items():
         if getattr(config, field) != type(config).model_fields[field].default:
             raise ConfigError(f"{type(config).__name__}.{field}: {reason}")
+
+
+def algorithm(name: str) -> str:
+    """The name of the same algorithm in AgentJet. Raises ConfigError that names the nearest one."""
+    found, where = SAME.get(name, name), f"AlgorithmConfig.algorithm_type: {name!r}"
+    installed = sorted(load_plugins().of(Algorithm).keys() - {"sft"})
+    if found in installed:
+        return found
+    if name in OTHERS:
+        why, instead = OTHERS[name]
+        raise ConfigError(f"{where} {why}. The nearest algorithm is {instead!r}.")
+    raise ConfigError(
+        where, f"unknown algorithm{nearest(name, {*installed, *SAME})}. Known: {', '.join(installed)}."
+    )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
@@ -15,13 +17,20 @@ from pydantic import BaseModel
 from ajet import AjetError, ConfigError
 from ajet.reports.comparison import Comparison, Outcome, compare, describe_comparison, verdict
 from ajet.types import Spent
-from ajet_agentscope.tuner.config import JudgeOutput, JudgeType, WorkflowOutput, WorkflowType, ours
-from ajet_agentscope.tuner.data import DatasetConfig
+from ajet_agentscope.tuner.config import (
+    DatasetConfig,
+    JudgeOutput,
+    JudgeType,
+    WorkflowOutput,
+    WorkflowType,
+    ours,
+)
 from ajet_agentscope.tuner.prompt_tune import check_parameters
-from ajet_agentscope.tuner.usage import Usage, counted
 
 M = TypeVar("M", bound=BaseModel)
 log = logging.getLogger("ajet.tuner")
+_CALLS = ("__call__", "generate_structured_output")
+"""The methods of chat models that call a model and do not call each other; the second is in AgentScope 2 only."""
 
 
 async def select_model(
@@ -211,3 +220,53 @@ def _names(models: Sequence[Any]) -> list[str]:
         for model in models
     ]
     return [f"{name} ({i})" if names.count(name) > 1 else name for i, name in enumerate(names, 1)]
+
+
+@dataclass
+class Usage:
+    """Tokens of all calls so far. ``calls`` counts the responses that report them."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def add(self, reported: Any) -> None:
+        """Add the ``usage`` of one response, an AgentScope ``ChatUsage`` or None."""
+        if reported is not None:
+            self.calls += 1
+            self.input_tokens += reported.input_tokens
+            self.output_tokens += reported.output_tokens
+
+
+def counted(model: Any) -> tuple[Any, Usage]:
+    """A copy of a chat model, of AgentScope 1 or 2, that does the same and counts what it uses. It is an instance of a
+    subclass of the model's own class, because agents may check the class."""
+    usage = Usage()
+    cls = type(model)
+    copied = copy.copy(model)
+    methods = {name: _counting(getattr(cls, name), usage) for name in _CALLS if hasattr(cls, name)}
+    body = {"__module__": cls.__module__, **methods}
+    copied.__class__ = types.new_class(cls.__name__, (cls,), {}, lambda namespace: namespace.update(body))
+    return copied, usage
+
+
+def _counting(method: Any, usage: Usage) -> Any:
+    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        response = await method(self, *args, **kwargs)
+        if isinstance(response, AsyncIterator):
+            return _streamed(response, usage)
+        usage.add(getattr(response, "usage", None))
+        return response
+
+    return call
+
+
+async def _streamed(chunks: AsyncIterator[Any], usage: Usage) -> AsyncIterator[Any]:
+    """The chunks of a stream. The last usage that they report is that of the whole call."""
+    last = None
+    try:
+        async for chunk in chunks:
+            last = getattr(chunk, "usage", None) or last
+            yield chunk
+    finally:
+        usage.add(last)

@@ -13,6 +13,7 @@ from ajet import ConfigError
 from ajet.interfaces.helpers import nearest
 from ajet_agentscope.trinity_compat import make_importable
 from ajet_agentscope.tuner.config import (
+    DatasetConfig,
     JudgeOutput,
     JudgeType,
     PromptTuneConfig,
@@ -20,7 +21,6 @@ from ajet_agentscope.tuner.config import (
     WorkflowType,
     ours,
 )
-from ajet_agentscope.tuner.data import DatasetConfig
 
 _NAME = "system_prompt"
 _REFLECTIONS = {"light": 20, "medium": 60, "heavy": 150}

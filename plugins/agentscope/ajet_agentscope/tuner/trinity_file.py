@@ -7,8 +7,7 @@ from typing import Any
 
 from ajet import ConfigError
 from ajet.job.from_trinity import Taskset, TrinityFile
-from ajet_agentscope.tuner.config import TunerModelConfig, ours
-from ajet_agentscope.tuner.data import DatasetConfig
+from ajet_agentscope.tuner.config import DatasetConfig, TunerModelConfig, ours
 
 _LENGTHS = {"total_epochs", "total_steps"}
 

@@ -21,21 +21,20 @@ from ajet_agentscope.trinity_compat import make_importable
 from ajet_agentscope.tuner import auxiliary, trinity_file
 from ajet_agentscope.tuner.config import (
     AlgorithmConfig,
+    DatasetConfig,
     JudgeType,
     TunerModelConfig,
     WorkflowType,
     ours,
 )
-from ajet_agentscope.tuner.data import DatasetConfig
 from ajet_agentscope.tuner.experiment import (
     PROJECT,
     experiment_folder,
     removed_if_nothing_runs,
     run_to_resume,
 )
-from ajet_agentscope.tuner.functions import TunerJudge
+from ajet_agentscope.tuner.functions import TunerJudge, check_judge_function, check_workflow_function
 from ajet_agentscope.tuner.keys import TINKER, JobKeys, algorithm_keys, model_keys, refuse, steps_key
-from ajet_agentscope.tuner.signatures import check_judge_function, check_workflow_function
 
 log = logging.getLogger("ajet")
 PROJECTS = ("project", "experiment")
