@@ -190,7 +190,7 @@ bench-gpu: $(INSTALLED) ## the local backbone on a CUDA device: tokens per secon
 	@touch $@
 
 HAS_GPU := $(wildcard /dev/nvidia0)
-prove-gpu: $(if $(HAS_GPU),.venv-gpu/.installed .venv-gpu-verl/.installed,.venv-verl/.installed) ## does AgentJet keep its promises on this GPU? At most 25 minutes (ARGS="trees" for a part)
+prove-gpu: $(if $(HAS_GPU),.venv-gpu/.installed .venv-gpu-verl/.installed,.venv-verl/.installed) ## does AgentJet keep its promises on this GPU? At most 25 minutes (ARGS="engines" for a part of vLLM's)
 	$(if $(HAS_GPU),,$(ON_CPU)) $(<D)/bin/python bench/prove_h100.py --call 1 $(if $(HAS_GPU),,--reduced)
 	$(if $(HAS_GPU),,$(ON_CPU)) timeout -k 20 $(if $(HAS_GPU),1800,7200) $(<D)/bin/python bench/prove_gpu.py --verl-python $(lastword $(^D))/bin/python $(if $(HAS_GPU),,--reduced) $(ARGS)
 

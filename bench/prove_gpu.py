@@ -1,13 +1,15 @@
-"""Does AgentJet keep its promises on this GPU? One run of at most 25 minutes on a card of 80 GB.
+"""Do vLLM and verl keep AgentJet's promises on this GPU? At most 18 minutes on a card of 80 GB.
 
-    make prove-gpu                        # all parts
-    make prove-gpu ARGS="engines trees"   # the parts whose names begin with these words
+bench/prove_h100.py, which `make prove-gpu` runs before, shows what needs neither.
+
+    make prove-gpu                       # all parts
+    make prove-gpu ARGS="engines sleep"  # the parts whose names begin with these words
 
 Without a GPU, `make prove-gpu` adds ``--reduced``: small models on the CPU, which show that the program itself works.
 
 Each part runs in processes of its own, with a deadline. One that fails, or that lacks a package, does not stop the others. The
-output of every part is in the folder of `--out`; of a part that fails, its end is printed too. Before its last line, this prints a
-section for docs/benchmarks.md; the last line is one JSON object. Exit code 1: a part has failed.
+output of every part is in the folder of `--out`; of a part that fails, its end is printed too. The last line is one JSON object. Exit
+code 1: a part has failed.
 """
 
 from __future__ import annotations
@@ -20,10 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,6 @@ class Part:
     """A program of `bench/prove`."""
 
     name: str
-    about: str
     program: str
     seconds: int
     """Its deadline."""
@@ -47,22 +46,22 @@ class Part:
 
 
 PARTS = (
-    Part("doctor", "the environment", "doctor", 60),
-    Part("models", "random weights in the shape of Qwen3-0.6B", "models", 60),
-    Part("tests", "tests marked gpu", "tests", 120),
-    Part("engines/local", "the engine's contract", "conformance", 60, ("local",)),
-    Part("engines/vllm", "the engine's contract", "conformance", 150, ("vllm",), ("vllm",)),
-    Part("logprobs/local", "engine and trainer compute the same logprobs", "logprobs", 60, ("local",)),
+    Part("doctor", "doctor", 60),
+    Part("models", "models", 60),
+    Part("engines/local", "conformance", 60, ("local",)),
+    Part("engines/vllm", "conformance", 150, ("vllm",), ("vllm",)),
+    Part("logprobs/local", "logprobs", 60, ("local",)),
+    Part("logprobs/vllm", "logprobs", 120, ("vllm",), ("vllm",)),
+    Part("sleep/vllm", "sleep", 150, (), ("vllm",)),
     Part(
-        "logprobs/vllm", "engine and trainer compute the same logprobs", "logprobs", 120, ("vllm",), ("vllm",)
+        "train/local-vllm",
+        "training",
+        180,
+        ("local", "vllm"),
+        ("vllm",),
     ),
-    Part("sleep/vllm", "vLLM frees its memory for updates and gets new weights", "sleep", 150, (), ("vllm",)),
-    Part("trees", "training on trees beside rows; generation", "trees", 120),
-    Part("train/local", "20 steps on the backbone local", "training", 180, ("local", "local")),
-    Part("train/local-vllm", "the same, sampled by vLLM", "training", 180, ("local", "vllm"), ("vllm",)),
-    Part("train/verl", "20 steps on the backbone verl", "training", 240, ("verl",), ("vllm", "verl")),
+    Part("train/verl", "training", 240, ("verl",), ("vllm", "verl")),
 )
-"""All deadlines together are 25 minutes."""
 ALWAYS = ("doctor", "models")
 """The other parts and the report need them."""
 PATIENT = 4
@@ -92,7 +91,6 @@ def main() -> None:
         for part in PARTS
         if not options.parts or part.name in ALWAYS or part.name.startswith(tuple(options.parts))
     }
-    print("\n".join(section(found, reduced=options.reduced)))
     print(json.dumps({"reduced": options.reduced, "out": str(out), "parts": found}))
     if any("failed" in figures for figures in found.values()):
         sys.exit(1)
@@ -148,23 +146,6 @@ def _ran(part: Part, out: Path, python: str, *, reduced: bool) -> dict[str, Any]
     error = next((line for line in reversed(lines) if ERROR.match(line)), (lines or ["no output"])[-1])
     print(f"The end of {log}:", *(f"    {line}" for line in lines[-END:]), sep="\n")
     return {"failed": str(found.get("failed", f"{why}: {error}"))[:500], "log": str(log)}
-
-
-def section(found: Mapping[str, Mapping[str, Any]], *, reduced: bool) -> Sequence[str]:
-    """Markdown for docs/benchmarks.md."""
-    device = found.get("doctor", {}).get("device", "unknown device")
-    mode = "reduced, so figures mean nothing" if reduced else "full"
-    lines = [
-        f"### {device}, {datetime.now(UTC):%Y-%m-%d} ({mode})",
-        "",
-        "| part | seconds | found |",
-        "|---|---|---|",
-    ]
-    about = {part.name: part.about for part in PARTS}
-    for name, figures in found.items():
-        shown = ", ".join(f"{key} {value}" for key, value in figures.items() if key not in ("seconds", "log"))
-        lines.append(f"| {name}: {about[name]} | {figures.get('seconds', '')} | {shown} |")
-    return [*lines, ""]
 
 
 def _has_cuda() -> bool:
