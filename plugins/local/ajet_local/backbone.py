@@ -103,7 +103,7 @@ class OnDevice(Plugin):
         import torch
         from transformers.utils.logging import disable_progress_bar
 
-        from ajet_local.heap import share_heap
+        from ajet_local.memory import share_heap
         from ajet_local.modeling import load_model
         from ajet_local.quantization import keep_exact
         from ajet_lora.adapters import prepare
