@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ajet.capture.answers import Answerer
 from ajet.capture.respond import respond
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.answers import Answerer
 from ajet.capture.session import Session
 from ajet.capture.targets import Target
 from ajet.capture.wires import ChatRequest, Piece

@@ -18,10 +18,10 @@ from typing import Any
 
 import openai
 
+from ajet.capture.answers import Answerer
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.answers import Answerer
 from ajet.capture.session import Session, current_session
 from ajet.capture.targets import Target
 from ajet.chat.renderer import Chat

@@ -16,8 +16,8 @@ from typing import Any
 import openai
 import pytest
 
-from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.answers import Answerer
+from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.targets import Target
 from ajet.runs.serve import Sessions
 from tests.patience import PATIENCE

@@ -65,8 +65,7 @@ def _compared(response: str, truth: str) -> float:
 @functools.cache
 def _judge() -> Judge:
     """The judge, open: it keeps the processes that compare expressions."""
-    from ajet.job.layers import job_layers
-    from ajet.job.prepare import build_plugin
+    from ajet.backbones import build_plugin, job_layers
 
     try:
         judge = build_plugin(job_layers(None), Judge, {"type": "math"}, "MathBoxedRewardFn")

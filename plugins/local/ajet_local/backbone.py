@@ -12,24 +12,29 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from ajet import AjetError, Backbone, ConfigError, Engine, EnginePlugin, Plugin, Trainer
-from ajet.estimate.layout import JobSizes, Layout, ModelSizes, Phase
-from ajet.estimate.memory import BFLOAT16, FLOAT32
+from ajet import (
+    AjetError,
+    Backbone,
+    ConfigError,
+    Engine,
+    EnginePlugin,
+    Plugin,
+    Trainer,
+    find_recipe,
+    model_source,
+)
+from ajet.backbones import BFLOAT16, FLOAT32, JobSizes, Layout, ModelSizes, Need, Phase, check_vocabulary
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
-from ajet.job.models import check_vocabulary, find_recipe, model_source
-from ajet.types import Need
 from ajet_local.demand import MOST_TOKENS, Demand, Given, fit, refuse
 from ajet_local.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
     import torch
 
-    from ajet.chat.vision import Vision
-    from ajet.estimate.devices import Gpus
+    from ajet import Job
+    from ajet.backbones import Gpus, LoraSettings, TrainSettings, Vision
     from ajet.interfaces.engine import SharedEngine
     from ajet.interfaces.progress import Progress
-    from ajet.job.job import Job
-    from ajet.learning.settings import LoraSettings, TrainSettings
     from ajet_local.engine import LocalEngine
     from ajet_local.shared import SharedSampler
     from ajet_lora.adapters import Adapters
@@ -218,7 +223,7 @@ class Local(OnDevice, Backbone):
             ) from error
 
     def _run(self, job: Job) -> RunResult:
-        from ajet.runs.train import train_job
+        from ajet.backbones import train_job
         from ajet_local.modeling import reads_images
 
         config = job.config

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32
+from ajet.backbones import Float32, GenerateRequest, Generation, GenerationDelta, Int32
 from ajet_local.kv_cache import Node
 from ajet_local.sampling import Sampler
 

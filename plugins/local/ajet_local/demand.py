@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ajet.estimate.layout import ModelSizes
-from ajet.estimate.memory import FLOAT32, Training
-from ajet.estimate.shape import Shape
-from ajet.types import ConfigError
+from ajet import ConfigError
+from ajet.backbones import FLOAT32, ModelSizes, Shape, Training
 from ajet_local.sizes import format_size
 
 MOST_TOKENS, FEWEST_TOKENS = 16384, 256

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers.utils.logging import disable_progress_bar
 
-from ajet.types import ConfigError
+from ajet import ConfigError
 from ajet_local.modeling import load_model
 from ajet_local.sight import vision_of_model
 from ajet_local.trainer import STATE_FILE

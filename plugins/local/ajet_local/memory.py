@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from ajet.estimate.devices import USABLE
-from ajet.estimate.shape import Shape
-from ajet.types import AjetError
+from ajet import AjetError
+from ajet.backbones import USABLE, Shape
 from ajet_local.modeling import checked_source, first_line, model_class
 
 M_ARENA_MAX = -8

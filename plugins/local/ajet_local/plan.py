@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ajet.learning.packing import pack, split
-from ajet.types import Float32, Need, Sample
+from ajet.backbones import Float32, Need, Sample, pack, split
 from ajet_local.critic import ValueHead
 from ajet_local.rows import micro_batches, padded_size, shares_prefixes, trained_tokens
 from ajet_local.tokens import TrainedTokens

@@ -10,9 +10,9 @@ from transformers import AutoConfig
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 from transformers.utils import has_file
 
-from ajet.chat.vision import Vision
+from ajet import AjetError
+from ajet.backbones import Vision
 from ajet.interfaces.progress import current_progress
-from ajet.types import AjetError
 
 _FILES = ("processor_config.json", "preprocessor_config.json")
 

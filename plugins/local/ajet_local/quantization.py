@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import BitsAndBytesConfig
 
-from ajet.types import AjetError
+from ajet import AjetError
 
 
 def check_bitsandbytes(key: str) -> None:

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from ajet.learning.pairs import together
-from ajet.types import Int32, Need, Sample
+from ajet.backbones import Int32, Need, Sample, together
 from ajet_local.critic import ValueHead, predictions
 from ajet_local.modeling import checkpointed_layers
 from ajet_local.sight import Sight, images_in, places

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from ajet.types import Sampling
+from ajet.backbones import Sampling
 
 
 @dataclass(slots=True)

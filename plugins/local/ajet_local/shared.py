@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from ajet.backbones import Float32, GenerateRequest, Generation, GenerationDelta, Int32
 from ajet.interfaces.engine import SharedEngine
-from ajet.types import Float32, GenerateRequest, Generation, GenerationDelta, Int32
 
 
 class SharedSampler:

@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ajet.chat.images import Images
-from ajet.chat.vision import Vision
-from ajet.types import AjetError, Image, Int32
+from ajet import AjetError
+from ajet.backbones import Image, Images, Int32, Vision
 
 Int64 = npt.NDArray[np.int64]
 ATTRIBUTE = "ajet_vision"

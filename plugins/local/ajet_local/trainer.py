@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
+from ajet import AjetError
+from ajet.backbones import Batch, Float32, Loss, Measures, Metrics, Sample
 from ajet.interfaces.backbone import CheckpointDamaged
-from ajet.types import AjetError, Batch, Float32, Loss, Measures, Metrics, Sample
 from ajet_local.critic import ValueHead
 from ajet_local.engine import LocalEngine
 from ajet_local.memory import out_of_memory

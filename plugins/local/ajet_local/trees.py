@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ajet.types import Need
+from ajet.backbones import Need
 from ajet_local.critic import ValueHead, predictions
 from ajet_local.sight import Sight, images_in, tree_places
 from ajet_local.tokens import TrainedTokens

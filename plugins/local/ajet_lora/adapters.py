@@ -27,11 +27,11 @@ from peft import (
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file, save_file
 
-from ajet.types import AjetError, ConfigError
+from ajet import AjetError, ConfigError
 from ajet_lora.folders import CONFIG, WEIGHTS, saved_adapters
 
 if TYPE_CHECKING:
-    from ajet.learning.settings import LoraSettings
+    from ajet.backbones import LoraSettings
 
 
 class Adapters:

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
+from ajet.backbones import GRPO, Float64, LossTokens, Need
 from ajet.interfaces.algorithm import Algorithm, sum_over_calls
-from ajet.learning.algorithms import GRPO
-from ajet.types import Float64, LossTokens, Need
 
 
 class Reinforce(GRPO):

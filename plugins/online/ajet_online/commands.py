@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from ajet.cli.options import Sets
+from ajet.backbones import Sets
 
 
 class JobOrCommand(typer.core.TyperGroup):
@@ -110,12 +110,8 @@ def explore_command(
     sets: Sets = None,
 ) -> None:
     """Serve a model, record each reply in a store, and take feedback."""
-    from ajet.job.layers import import_from_here
-    from ajet.job.paths import load_named
-    from ajet.reports.progress import make_progress
-    from ajet.runs.serve import checked_key
-    from ajet.types import ConfigError
-    from ajet.utils.terminal import tell
+    from ajet import ConfigError
+    from ajet.backbones import checked_key, import_from_here, load_named, make_progress, tell
     from ajet_online.keys import Keys
     from ajet_online.processes import explore, given
 
@@ -199,7 +195,7 @@ def rollback_command(
     """Withdraw the served version, or all after VERSION; explorers load the one before within seconds."""
     from pathlib import Path
 
-    from ajet.types import ConfigError
+    from ajet import ConfigError
     from ajet_online.store import opened
     from ajet_online.versions import Versions
 
@@ -223,7 +219,7 @@ def status_command(
     """Count traces by state, and show the versions of the weights with their ratings."""
     import json
 
-    from ajet.utils.terminal import table
+    from ajet.backbones import table
     from ajet_online.overview import overview
     from ajet_online.store import opened
 
@@ -260,8 +256,8 @@ def export_command(
     """Write all traces, with their tokens and their feedback, to a file."""
     import json
 
+    from ajet.backbones import writing
     from ajet.interfaces.helpers import check_output
-    from ajet.utils.files import writing
     from ajet_online.store import opened
     from ajet_online.trace import to_json
 
@@ -283,7 +279,7 @@ def prune_command(
     import re
     import time
 
-    from ajet.types import ConfigError
+    from ajet import ConfigError
     from ajet_online.store import opened
 
     found = re.fullmatch(r"(\d+)([mhd])", older_than)

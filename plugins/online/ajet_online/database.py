@@ -11,8 +11,8 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, m
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from ajet.types import AjetError, ConfigError
-from ajet.utils.files import writing
+from ajet import AjetError, ConfigError
+from ajet.backbones import writing
 from ajet_online.schema import HEAD
 
 BUSY_SECONDS = 30.0

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ajet.capture.wires import Refused
-from ajet.types import ConfigError
-from ajet.utils.yaml_file import read_yaml
+from ajet import ConfigError
+from ajet.backbones import Refused, read_yaml
 
 Role = Literal["chat", "feedback", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)

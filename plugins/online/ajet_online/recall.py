@@ -7,11 +7,17 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from ajet.chat.messages import BadMessage, canonical, normalise, normalise_tools
-from ajet.tracker.call import Call
-from ajet.tracker.record import EpisodeRecord, merging_key
-from ajet.tracker.tree import Node
-from ajet.types import Generation
+from ajet.backbones import (
+    BadMessage,
+    Call,
+    EpisodeRecord,
+    Generation,
+    Node,
+    canonical,
+    merging_key,
+    normalise,
+    normalise_tools,
+)
 from ajet_online.trace import Trace
 
 Message = Mapping[str, Any]

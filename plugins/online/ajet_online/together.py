@@ -14,12 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ajet import AjetError, ConfigError
+from ajet.backbones import Layers, build_plugin, checked_key, job_layers, lay_sets
 from ajet.interfaces.algorithm import Algorithm
-from ajet.job.config import Layers
-from ajet.job.layers import job_layers, lay_sets
-from ajet.job.prepare import build_plugin
-from ajet.runs.serve import checked_key
-from ajet.types import AjetError, ConfigError
 from ajet_online.episodes import compares_runs, ratings_needed
 from ajet_online.lifeline import lifeline, start
 from ajet_online.processes import lay_defaults

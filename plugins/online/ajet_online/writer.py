@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from ajet.types import AjetError
+from ajet import AjetError
 from ajet_online.database import StoreFailed
 from ajet_online.store import Store
 from ajet_online.trace import Trace

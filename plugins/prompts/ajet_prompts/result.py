@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ajet.backbones import write_whole
 from ajet.interfaces.prompts import as_yaml
-from ajet.utils.files import write_whole
 from ajet_prompts.search import Candidate
 
 FILE = "prompts.yaml"

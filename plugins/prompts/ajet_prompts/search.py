@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ajet.types import Task
+from ajet import Task
 from ajet_prompts.budget import SearchEnded
 from ajet_prompts.candidates import Ran, Texts
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ajet.reports.run_summary import MEANINGS
-from ajet.tracker.breaks import CAUSES
+from ajet.backbones import CAUSES, MEANINGS
 
 METRICS = {
     "reward": "mean reward of the judged episodes",

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ajet.reports.feedback import FEEDBACK
-from ajet.utils.files import writing
+from ajet.backbones import FEEDBACK, writing
 from ajet_studio.answers import wrong
 from ajet_studio.lines import NotALine, finite, parse_whole
 

@@ -15,11 +15,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from ajet import AjetError, ConfigError
+from ajet.backbones import JOURNAL, METRICS, RUNNING, load_plugins
 from ajet.interfaces.source import EpisodeSource
-from ajet.plugins import load_plugins
-from ajet.rollout.recorder import JOURNAL, METRICS
-from ajet.runs.run_dir import RUNNING
-from ajet.types import AjetError, ConfigError
 from ajet_studio.answers import Refused, missing
 from ajet_studio.feedback import FeedbackFile
 from ajet_studio.opened import OpenRun, Recent

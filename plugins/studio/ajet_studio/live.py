@@ -7,8 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from ajet.rollout.recorder import JOURNAL, METRICS
-from ajet.runs.run_dir import RUNNING
+from ajet.backbones import JOURNAL, METRICS, RUNNING
 from ajet_studio.opened import JOB, OpenRun
 
 POLL = 0.5

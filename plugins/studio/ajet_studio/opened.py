@@ -15,19 +15,26 @@ from typing import Any, TypeVar
 
 import yaml
 
+from ajet import AjetError, Task
+from ajet.backbones import (
+    JOURNAL,
+    METRICS,
+    TOKENIZER,
+    Credit,
+    Entry,
+    Episode,
+    Plan,
+    Run,
+    Timeline,
+    TokenText,
+    episode_from_json,
+    load_plugins,
+    record,
+    run_credit,
+    timelines,
+)
 from ajet.interfaces.base import by_type
 from ajet.interfaces.source import EpisodeSource
-from ajet.plugins import load_plugins
-from ajet.reports.credit import Credit, run_credit
-from ajet.reports.folder import Entry, Run
-from ajet.reports.recording import record
-from ajet.reports.token_text import TokenText
-from ajet.rollout.episode import Episode, Plan
-from ajet.rollout.journal import episode_from_json
-from ajet.rollout.recorder import JOURNAL, METRICS
-from ajet.runs.run_dir import TOKENIZER
-from ajet.tracker.timelines import Timeline, timelines
-from ajet.types import AjetError, Task
 from ajet_studio.answers import Refused, missing
 from ajet_studio.feedback import FeedbackFile
 from ajet_studio.index import Index

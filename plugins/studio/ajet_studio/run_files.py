@@ -15,10 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ajet import AjetError, Task
+from ajet.backbones import JOURNAL, METRICS, RUNNING, superseded, surviving
 from ajet.interfaces.base import by_type
-from ajet.rollout.recorder import JOURNAL, METRICS, superseded, surviving
-from ajet.runs.run_dir import RUNNING
-from ajet.types import AjetError, Task
 from ajet_studio.lines import NotALine, finite, parse_whole
 
 MOST_TASKS = 20_000
@@ -48,9 +47,8 @@ def read_tasks(run_dir: Path, job: Mapping[str, Any]) -> dict[str, Task]:
 
 
 def _tasks(run_dir: Path, job: Mapping[str, Any], spec: Mapping[str, Any], where: str) -> list[Task]:
+    from ajet.backbones import Layers, build_plugin
     from ajet.interfaces.reader import Reader
-    from ajet.job.config import Layers
-    from ajet.job.prepare import build_plugin
 
     layers = Layers()
     layers.add(job, "job.yaml", run_dir)

@@ -8,12 +8,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ajet.chat.messages import images_of
-from ajet.learning.credit import EPISODE, advantage_of
-from ajet.reports.episode import break_report
-from ajet.tracker.call import Call, Exchange, MessageNode
-from ajet.tracker.timelines import Timeline
-from ajet.types import Task
+from ajet import Task
+from ajet.backbones import (
+    EPISODE,
+    Call,
+    Exchange,
+    MessageNode,
+    Timeline,
+    advantage_of,
+    break_report,
+    images_of,
+)
 from ajet_studio import live
 from ajet_studio.answers import missing, number, real, wrong
 from ajet_studio.explanations import explain_counter

@@ -10,9 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ajet.rollout.checkpoints import CHECKPOINTS, fault, validation_reward
-from ajet.rollout.recorder import JOURNAL
-from ajet.utils.keys import leaves
+from ajet.backbones import CHECKPOINTS, JOURNAL, fault, leaves, validation_reward
 from ajet_studio import live
 from ajet_studio.answers import Refused, missing
 from ajet_studio.explanations import explain_counter, explain_metric

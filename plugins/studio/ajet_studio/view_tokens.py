@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ajet.learning.credit import advantage_of
-from ajet.tracker.call import Call
-from ajet.tracker.tree import Branch, TokenTree
+from ajet.backbones import Branch, Call, TokenTree, advantage_of
 from ajet_studio.answers import missing
 from ajet_studio.opened import Decoded, OpenRun
 from ajet_studio.view_episodes import Lanes

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from ajet import AjetError, Backbone, ConfigError, Engine, EnginePlugin, Plugin
+from ajet import AjetError, Backbone, ConfigError, Engine, EnginePlugin, Plugin, find_recipe
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
 from ajet.interfaces.base import Seconds
-from ajet.job.models import find_recipe
 from ajet_tinker.saved import SAVED_FILE, Saved, saved_in
 from ajet_tinker.service import Service
 
 if TYPE_CHECKING:
+    from ajet import Job
+    from ajet.backbones import LoraSettings, Need, TrainSettings
     from ajet.interfaces.progress import Progress
-    from ajet.job.job import Job
-    from ajet.learning.settings import LoraSettings, TrainSettings
-    from ajet.types import Need
     from ajet_tinker.trainer import TinkerTrainer
 
 DAY = 24 * 60 * 60
@@ -119,7 +117,7 @@ class Tinker(AtTinker, Backbone):
 
     def run(self, job: Job) -> RunResult:
         """Train the job's model with the core's loop. Raises ConfigError for what Tinker cannot do."""
-        from ajet.runs.train import train_job
+        from ajet.backbones import train_job
 
         _refuse(job)
         config = job.config

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import torch
 
-from ajet.learning.pairs import pair_numbers
-from ajet.types import Float32, LossTokens, Need, Sample
+from ajet.backbones import Float32, LossTokens, Need, Sample, pair_numbers
 
 if TYPE_CHECKING:
     from tinker import Datum

@@ -10,8 +10,8 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from ajet.types import AjetError, ConfigError
-from ajet.utils.suggest import nearest
+from ajet import AjetError, ConfigError
+from ajet.backbones import nearest
 
 if TYPE_CHECKING:
     from tinker import APIFuture, SamplingClient, ServiceClient, TrainingClient

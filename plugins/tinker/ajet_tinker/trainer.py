@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ajet.backbones import Batch, Float32, Metrics, Sample, generation_config
 from ajet.interfaces.backbone import CheckpointDamaged
-from ajet.job.models import generation_config
-from ajet.types import Batch, Float32, Metrics, Sample
 from ajet_tinker.datums import TrainedTokens, datum, length
 from ajet_tinker.engine import TinkerEngine
 from ajet_tinker.saved import Saved

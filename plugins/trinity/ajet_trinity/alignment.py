@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ajet.foreign.platforms import platform_defaults
-from ajet.learning.objective import objective
-from ajet.types import ConfigError
-from ajet.utils.keys import leaves, under
-from ajet.utils.suggest import nearest
+from ajet import ConfigError
+from ajet.backbones import leaves, nearest, objective, platform_defaults, under
 from ajet_trinity.batches import Layout
 from ajet_trinity.keys import ALLOWED, FIXED, OPTIMIZER, REMOTE, put
 from ajet_trinity.spool import Spool
 
 if TYPE_CHECKING:
-    from ajet.job.job import Job
+    from ajet import Job
     from ajet_trinity.settings import TrinitySettings
 
 RUN = Path("<run folder>")
@@ -273,7 +270,7 @@ def describe(job: Job, settings: TrinitySettings, place: Place) -> str:
     """The configuration that Trinity receives, as YAML, and which keys of the job it comes from."""
     import yaml
 
-    from ajet.utils.terminal import table
+    from ajet.backbones import table
 
     tree = compose(job, settings, place)
     explicit = dict(leaves(settings.explicit))

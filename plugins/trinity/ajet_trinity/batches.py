@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ajet.types import AjetError, Batch, Bool, Float32, Int32, Sample
+from ajet import AjetError
+from ajet.backbones import Batch, Bool, Float32, Int32, Sample
 from ajet_trinity.spool import write
 
 ROWS = ("length", "prompt", "rate", "first")

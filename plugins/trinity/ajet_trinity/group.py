@@ -7,17 +7,20 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from ajet import AjetError, ConfigError, Job, Task
+from ajet.backbones import (
+    Episode,
+    Runtime,
+    Selection,
+    Timeline,
+    given_reader,
+    job_layers,
+    open_runtime,
+    plan_group,
+    prepare,
+    training_policy,
+)
 from ajet.interfaces.engine import Engine
-from ajet.job.job import Job
-from ajet.job.layers import job_layers
-from ajet.job.objects import given_reader
-from ajet.job.prepare import prepare
-from ajet.learning.batch import Selection
-from ajet.learning.rollouts import plan_group
-from ajet.rollout.episode import Episode
-from ajet.runs.runtime import Runtime, open_runtime, training_policy
-from ajet.tracker.timelines import Timeline
-from ajet.types import AjetError, ConfigError, Task
 
 
 class Agent:

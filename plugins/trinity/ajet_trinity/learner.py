@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from ajet.types import AjetError
+from ajet import AjetError
 from ajet_trinity.spool import Spool
 
 POLL_SECONDS = 0.02

@@ -10,16 +10,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from ajet import AjetError, ConfigError, EnginePlugin
+from ajet import AjetError, ConfigError, EnginePlugin, find_recipe, model_source
+from ajet.backbones import CHECKPOINT_STATE, FILES
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, MachineFailed, RunResult
-from ajet.job.models import find_recipe, model_source
-from ajet.rollout.checkpoints import CHECKPOINT_STATE, FILES
 from ajet_trinity.settings import TrinitySettings
 from ajet_trinity.versions import check
 
 if TYPE_CHECKING:
+    from ajet import Job
     from ajet.interfaces.engine import SharedEngine
-    from ajet.job.job import Job
     from ajet_trinity.trainer import TrinityTrainer
 
 GPU_SHARE = 0.85
@@ -41,8 +40,7 @@ class Trinity(TrinitySettings):
     def run(self, job: Job) -> RunResult:
         """Train the job's model with the core's loop, and Trinity as the trainer. Raises ConfigError for what Trinity cannot
         do, and MachineFailed if one of its processes has died."""
-        from ajet.runs.run_dir import held, new_run_dir
-        from ajet.runs.train import train_job
+        from ajet.backbones import held, new_run_dir, train_job
         from ajet_trinity import alignment
         from ajet_trinity.learner import LearnerFailed
 

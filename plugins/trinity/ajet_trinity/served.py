@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ajet.capture.context import passthrough
+from ajet import AjetError, passthrough
+from ajet.backbones import Float32, GenerateRequest, Generation, GenerationDelta, Int32
 from ajet.interfaces.engine import room_for
-from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int32
 
 if TYPE_CHECKING:
     import httpx

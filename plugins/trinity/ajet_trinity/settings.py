@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from ajet import Backbone
-from ajet.utils.suggest import nearest
+from ajet.backbones import nearest
 from ajet_trinity.keys import ALLOWED, FIXED
 
 

@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ajet.foreign.platforms import platform_defaults
-from ajet.learning.objective import objective
-from ajet.types import ConfigError
-from ajet.utils.keys import leaves, under
+from ajet import ConfigError
+from ajet.backbones import leaves, objective, platform_defaults, under
 from ajet_verl import layout, lengths, lora, scale
 from ajet_verl.keys import ACTOR, DEFAULTS, ENGINES, FIXED, PLACED, ROLLOUT, TABLE, WITHOUT_EFFECT, WORKERS
 from ajet_verl.settings import VerlSettings, unknown
@@ -27,8 +25,8 @@ from ajet_verl.versions import REQUIREMENTS
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from ajet.job.config import JobConfig
-    from ajet.job.job import Job
+    from ajet import Job
+    from ajet.backbones import JobConfig
     from ajet_verl.lengths import Architecture
 
 RUN = "<run folder>"
@@ -221,8 +219,8 @@ def _check(config: JobConfig, settings: VerlSettings) -> None:
 
 def describe(job: Job, settings: VerlSettings) -> str:
     """The configuration that verl receives, as YAML. Comments list what differs from verl's defaults, and why."""
-    from ajet.job.models import find_recipe
-    from ajet.utils.terminal import table
+    from ajet import find_recipe
+    from ajet.backbones import table
 
     recipe = find_recipe(job.model)
     shape = None if recipe else lengths.architecture(job.model, settings.trusts_model)

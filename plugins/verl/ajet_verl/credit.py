@@ -25,10 +25,8 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from ajet.job.job import Job
-from ajet.learning.batch import Learnable, RolloutBatch, batch_of
-from ajet.learning.objective import Objective, objective
-from ajet.types import AjetError, Metrics, Sample
+from ajet import AjetError, Job
+from ajet.backbones import Learnable, Metrics, Objective, RolloutBatch, Sample, batch_of, objective
 from ajet_verl.alignment import router_replay
 from ajet_verl.layout import PADDING, TREE, choice, lay_out
 from ajet_verl.lora import ADAPTER, of

@@ -9,8 +9,8 @@ from typing import Any
 import ray
 from torch.utils.data import Dataset
 
+from ajet import Task
 from ajet.interfaces.reader import tasks_of_step
-from ajet.types import Task
 from ajet_verl.recorder import read_spec, recorder_of, to_text
 
 STEPS = 1_000_000

@@ -13,9 +13,9 @@ import numpy as np
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from ajet.chat.images import open_image
+from ajet import AjetError
+from ajet.backbones import Float32, GenerateRequest, Generation, GenerationDelta, Int16, Int32, open_image
 from ajet.interfaces.engine import room_for
-from ajet.types import AjetError, Float32, GenerateRequest, Generation, GenerationDelta, Int16, Int32
 from ajet_verl.images import unexpanded, vision_of
 from ajet_verl.keys import WORKERS
 from ajet_verl.lora import of
@@ -23,7 +23,7 @@ from ajet_verl.lora import of
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-    from ajet.chat.vision import Vision
+    from ajet.backbones import Vision
 
 RESUME_SECONDS = 0.2
 """Wait before continuing a request that a server has aborted to load new weights or to train."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ray import exceptions as ray_errors
 
-from ajet.types import ContractBroken
+from ajet import ContractBroken
 
 LOST = (
     ray_errors.RayActorError,

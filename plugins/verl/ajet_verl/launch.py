@@ -16,17 +16,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ajet import AjetError, ConfigError, Task, model_source
+from ajet.backbones import (
+    Episode,
+    GapCheck,
+    JobSpec,
+    Listeners,
+    Plan,
+    check_vocabulary,
+    checkpoints,
+    episode_from_json,
+    held,
+    keep_tokenizer,
+    new_run_dir,
+    newest,
+    recorded_validation,
+    step_of,
+)
 from ajet.interfaces.backbone import MachineFailed, RunResult
-from ajet.job.models import check_vocabulary, model_source
-from ajet.job.spec import JobSpec
-from ajet.learning.gap import GapCheck
-from ajet.rollout.checkpoints import checkpoints, newest, step_of
-from ajet.rollout.episode import Episode, Plan
-from ajet.rollout.journal import episode_from_json
-from ajet.runs.callbacks import Listeners
-from ajet.runs.run_dir import held, keep_tokenizer, new_run_dir
-from ajet.runs.train import recorded_validation
-from ajet.types import AjetError, ConfigError, Task
 from ajet_verl import lora
 from ajet_verl.alignment import RunPaths, compose
 from ajet_verl.cluster import NAMESPACE, check_nodes, cluster, on_this_node, ray_address, wait_for_gpus
@@ -38,7 +45,7 @@ from ajet_verl.survivors import end_servers
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from ajet.job.job import Job
+    from ajet import Job
     from ajet_verl.settings import VerlSettings
 
 STAGED = ".verl"

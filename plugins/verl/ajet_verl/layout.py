@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ajet.learning.packing import Neighbour, neighbours
-from ajet.types import AjetError, ConfigError, Sample
+from ajet import AjetError, ConfigError
+from ajet.backbones import Neighbour, Sample, neighbours
 from ajet_verl import scale
 from ajet_verl.keys import ACTOR, REF
 from ajet_verl.lengths import row_limit, sharing

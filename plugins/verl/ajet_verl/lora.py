@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ajet.types import ConfigError
+from ajet import ConfigError
 from ajet_lora.folders import saved_adapters
 from ajet_verl.keys import ACTOR
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from ajet.job.job import Job
+    from ajet import Job
 
 ADAPTERS = "adapters"
 """What vLLM's workers receive instead of verl's configuration of one adapter: a configuration for each target."""

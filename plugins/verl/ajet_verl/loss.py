@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from ajet.learning.objective import Objective
-from ajet.types import LossTokens
+from ajet.backbones import LossTokens, Objective
 from ajet_verl.recorder import Pulse
 
 FIELDS = ("response_mask", "rollout_log_probs", "advantages", "weights", "calls", "weight_versions")

@@ -8,16 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ajet import AjetError, ConfigError
 from ajet.interfaces.backbone import Capabilities, RunResult
-from ajet.types import AjetError, ConfigError
 from ajet_verl.settings import VerlSettings
 from ajet_verl.versions import check
 
 if TYPE_CHECKING:
-    from ajet.estimate.devices import Gpus
-    from ajet.estimate.layout import JobSizes, Layout
-    from ajet.job.config import JobConfig
-    from ajet.job.job import Job
+    from ajet import Job
+    from ajet.backbones import Gpus, JobConfig, JobSizes, Layout
 
 
 class Verl(VerlSettings):

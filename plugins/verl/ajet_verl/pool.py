@@ -15,8 +15,8 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ajet.rollout.deadline import DeadlinePassed, within
-from ajet.types import AjetError
+from ajet import AjetError
+from ajet.backbones import DeadlinePassed, within
 from ajet_verl.runner import ALIVE_SECONDS, Runner, Unit, UnitEnded
 
 MAX_LOST = 2

@@ -20,10 +20,8 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
-from ajet.job.spec import JobSpec
-from ajet.rollout.journal import JournalLine
-from ajet.rollout.recorder import RunRecorder
-from ajet.types import Metrics, Task
+from ajet import Task
+from ajet.backbones import JobSpec, JournalLine, Metrics, RunRecorder
 from ajet_lora.folders import FOLDER
 from ajet_verl.cluster import NAMESPACE
 

@@ -18,14 +18,13 @@ import torch
 import transfer_queue as tq
 from numpy.typing import NDArray
 
-from ajet.learning.batch import Learnable
-from ajet.tracker.timelines import Timeline
-from ajet.types import AjetError, Span
+from ajet import AjetError
+from ajet.backbones import Learnable, Span, Timeline
 from ajet_verl.images import COORDINATES, INPUTS, seen
 from ajet_verl.recorder import from_text, to_text
 
 if TYPE_CHECKING:
-    from ajet.chat.vision import Vision
+    from ajet.backbones import Vision
 
 READ = ("row",)
 """The fields that `read` needs."""

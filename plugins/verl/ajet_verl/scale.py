@@ -13,17 +13,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ajet.estimate.layout import JobSizes, Layout, Phase
-from ajet.estimate.memory import BFLOAT16, FLOAT32, Training
-from ajet.job.models import find_recipe
-from ajet.types import ConfigError
-from ajet.utils.keys import leaves
+from ajet import ConfigError, find_recipe
+from ajet.backbones import BFLOAT16, FLOAT32, JobSizes, Layout, Phase, Training, leaves
 from ajet_verl.keys import ACTOR, ROLLOUT
 from ajet_verl.lengths import GIB, MICRO_BATCH, architecture
 
 if TYPE_CHECKING:
-    from ajet.estimate.devices import Gpus
-    from ajet.job.config import JobConfig
+    from ajet.backbones import Gpus, JobConfig
     from ajet_verl.settings import VerlSettings
 
 TENSOR_PARALLEL = f"{ROLLOUT}.tensor_model_parallel_size"

@@ -24,7 +24,8 @@ import psutil
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
-from ajet.types import AjetError, Metrics
+from ajet import AjetError
+from ajet.backbones import Metrics
 from ajet_verl.recorder import recorder_of
 
 SERVER = re.compile(r"\w*server_\w+")

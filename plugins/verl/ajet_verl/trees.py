@@ -20,8 +20,7 @@ from verl.utils.device import get_device_id, get_device_name
 from verl.utils.fsdp_utils import fsdp_version
 from verl.workers.engine.utils import postprocess_batch_func
 
-from ajet.learning.packing import pack
-from ajet.types import Sample
+from ajet.backbones import Sample, pack
 from ajet_trees.models import ComputedTree, difference, obstacle, over_trees, tree_inputs
 from ajet_verl.images import sees
 from ajet_verl.layout import TREE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ajet.foreign.versions import Needed, Requirements
+from ajet.backbones import Needed, Requirements
 
 NEEDED = (
     Needed("verl", ("0.9.1",), "pip install 'verl[vllm,fsdp]==0.9.1'", exact=True),

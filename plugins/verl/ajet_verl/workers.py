@@ -17,7 +17,7 @@ from verl.utils.device import get_device_id, get_vendor
 from verl.utils.fsdp_utils import fsdp2_clip_grad_norm_
 from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 
-from ajet.learning.settings import LoraSettings
+from ajet.backbones import LoraSettings
 from ajet_lora.adapters import Adapters, prepare
 from ajet_lora.folders import FOLDER, saved_adapters
 from ajet_verl.images import VisionTower

@@ -139,8 +139,7 @@ class DatasetConfig(Config):
     def records(self, *, streaming: bool = False) -> Iterator[dict[str, Any]]:
         """Each record with all its columns; with ``streaming`` none is read before it is asked for, and nothing is stored on
         the disk. Raises ConfigError."""
-        from ajet.job.layers import job_layers
-        from ajet.job.prepare import build_plugin
+        from ajet.backbones import build_plugin, job_layers
 
         split = self.split or ("train" if Path(self.path).is_file() else None)
         if split is None:

@@ -11,11 +11,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from ajet import AjetError, Algorithm, ConfigError
+from ajet.backbones import SAME, Layers, TrinityFile, load_plugins
 from ajet.interfaces.helpers import nearest
-from ajet.job.config import Layers
-from ajet.job.from_trinity import TrinityFile
-from ajet.job.trinity_keys import SAME
-from ajet.plugins import load_plugins
 from ajet_agentscope.tuner.config import AlgorithmConfig, DatasetConfig, TunerModelConfig
 
 log = logging.getLogger("ajet")

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from ajet import AjetError, ConfigError
-from ajet.reports.comparison import Comparison, Outcome, compare, describe_comparison, verdict
-from ajet.types import Spent
+from ajet.backbones import Comparison, Outcome, Spent, compare, describe_comparison, verdict
 from ajet_agentscope.tuner.config import (
     DatasetConfig,
     JudgeOutput,

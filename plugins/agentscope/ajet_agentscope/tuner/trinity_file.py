@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ajet import ConfigError
-from ajet.job.from_trinity import Taskset, TrinityFile
+from ajet.backbones import Taskset, TrinityFile
 from ajet_agentscope.tuner.config import DatasetConfig, TunerModelConfig, ours
 
 _LENGTHS = {"total_epochs", "total_steps"}

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ajet.backbones import Batch, Sample, sft_batch
 from ajet.interfaces.engine import Engine
-from ajet.learning.sft import sft_batch
-from ajet.types import Batch, Sample
 from ajet_local.starter.transcripts import Transcript, make_sample
 
 WARM_UP = 10

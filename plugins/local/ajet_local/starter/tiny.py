@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ajet import Recipe
 
 if TYPE_CHECKING:
+    from ajet.backbones import Metrics, Sample
     from ajet.interfaces.progress import Progress
-    from ajet.types import Metrics, Sample
     from ajet_local.starter.phases import Goal, Phase
     from ajet_local.starter.transcripts import Transcript
     from ajet_local.trainer import LocalTrainer

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ajet.types import Sample, Span
+from ajet.backbones import Sample, Span
 
 Chat = list[dict[str, Any]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ajet.types import ConfigError
+from ajet import ConfigError
 
 if TYPE_CHECKING:
     import httpx

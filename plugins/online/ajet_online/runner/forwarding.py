@@ -20,14 +20,21 @@ from typing import Any
 
 import httpx2
 
-from ajet.capture.clients import httpx, install_translated
-from ajet.capture.clients.translated import Matcher
-from ajet.capture.context import passing_through
-from ajet.capture.portal import Portal
-from ajet.capture.respond import Reply, find_wire, refuse
-from ajet.capture.wires import Refused, Wire
-from ajet.capture.wires.builtin import BUILTIN_WIRES
-from ajet.capture.wires.unanswered import Unanswered, find_unanswered
+from ajet.backbones import (
+    BUILTIN_WIRES,
+    Matcher,
+    Portal,
+    Refused,
+    Reply,
+    Unanswered,
+    Wire,
+    find_unanswered,
+    find_wire,
+    httpx,
+    install_translated,
+    passing_through,
+    refuse,
+)
 from ajet_online.runner.shadow import Shadow, current_shadow, in_shadow_run
 
 SAMPLING = ("temperature", "top_p", "top_k", "seed")

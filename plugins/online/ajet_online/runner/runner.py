@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
-from ajet.types import AjetError, ConfigError
+from ajet import AjetError, ConfigError
 from ajet_online.runner.calling import Loops
 from ajet_online.runner.explorer_client import Commits, ExplorerClient, check_address
 from ajet_online.runner.patches import intercepted

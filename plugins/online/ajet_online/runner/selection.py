@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ajet.types import ConfigError
+from ajet import ConfigError
 from ajet_online.runner.shadow import in_shadow_run
 from ajet_online.runner.watching import Marks, current_watcher, marks_around, marks_of_request
 

@@ -11,8 +11,8 @@ from contextvars import ContextVar, copy_context
 from functools import partial, wraps
 from typing import Any, TypeVar, overload
 
-from ajet.types import ConfigError
-from ajet.utils.patching import replaced
+from ajet import ConfigError
+from ajet.backbones import replaced
 from ajet_online.runner.calling import is_async
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -19,10 +19,8 @@ import torch
 from trinity.common.experience import EID, Experience
 from trinity.common.workflows import Workflow
 
-from ajet.job.job import Job
-from ajet.rollout.episode import Episode
-from ajet.tracker.timelines import Timeline
-from ajet.types import ConfigError
+from ajet import ConfigError, Job
+from ajet.backbones import Episode, Timeline
 from ajet_trinity.group import Agent
 from ajet_trinity.served import ServedEngine
 

@@ -10,8 +10,8 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from ajet.types import AjetError
-from ajet.utils.patching import replaced
+from ajet import AjetError
+from ajet.backbones import replaced
 from ajet_online.runner.shadow import current_shadow, is_read_only
 from ajet_online.runner.watching import Repeatable, watched
 

@@ -1,0 +1,33 @@
+"""What backbones, online training, the studio and prompt tuning take from the core, beyond `ajet` and `ajet.interfaces`.
+
+These plugins own a loop around the core's episodes, or read what it has written. Wherever the core keeps a name, they find it
+here, so the core's modules can move. The stub beside this module lists the names by topic; each is documented where it is
+defined. A name is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+from typing import Any
+
+_WHERE = {
+    alias.asname: (node.module, alias.name)
+    for node in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
+    if isinstance(node, ast.ImportFrom) and node.module
+    for alias in node.names
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'ajet.backbones' has no attribute {name!r}")
+    module, original = _WHERE[name]
+    value = getattr(importlib.import_module(module), original)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(filter(None, _WHERE))

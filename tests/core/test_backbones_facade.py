@@ -1,0 +1,28 @@
+"""`ajet.backbones`: the one place from which plugins with a loop of their own take the core's names."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from ajet import backbones
+
+PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
+
+
+def imported():
+    """The names that plugins import from the facade."""
+    for file in PLUGINS.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "ajet.backbones":
+                yield from (alias.name for alias in node.names)
+
+
+def test_every_name_is_found_and_some_plugin_needs_it():
+    assert set(imported()) == set(dir(backbones))
+    assert all(getattr(backbones, name) is not None for name in dir(backbones))
+
+
+def test_an_unknown_name_is_an_error_of_the_module():
+    with pytest.raises(AttributeError, match=r"module 'ajet\.backbones' has no attribute 'nothing'"):
+        _ = backbones.nothing
