@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from ajet.capture.context import answering, passthrough
+from ajet.capture.context import answering_episode, passthrough
 from ajet.capture.limits import LARGE_BODY, MANY_TOOLS
 from ajet.capture.off_loop import off_loop
 from ajet.capture.refusals import Refusal
@@ -219,7 +219,7 @@ class Asked:
         attempt, model = self.attempt, self.target.model
         assert model and self.chat_end
         sampling, _ = attempt.answerer.policy.resolve(self.request, None)
-        answering.set(attempt.episode)
+        answering_episode.set(attempt.episode)
         with passthrough():
             messages = with_data(self.chat_end.chat(), attempt.record.images)
             answer = model.complete(messages, self.offered, sampling)

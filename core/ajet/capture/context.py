@@ -17,7 +17,7 @@ class Label:
 current_label: ContextVar[Label] = ContextVar("ajet_label", default=Label())  # noqa: B039 - frozen
 passing_through: ContextVar[bool] = ContextVar("ajet_passthrough", default=False)
 
-answering: ContextVar[str] = ContextVar("ajet_answering", default="")
+answering_episode: ContextVar[str] = ContextVar("ajet_answering", default="")
 """The id of the episode one of whose calls a chat model answers."""
 
 replaying: ContextVar[bool] = ContextVar("ajet_replaying", default=False)

@@ -91,7 +91,9 @@ def run(
         make_progress() as progress,
         prepared(layers, progress, services, resume, hold=not dry_run) as ready,
     ):
-        said = describe_job(ready, layers) if dry_run else describe_result(run_job(ready, progress, record))
+        said = (
+            describe_job(ready, layers) if dry_run else describe_result(run_and_tell(ready, progress, record))
+        )
     print(said)
 
 
@@ -163,7 +165,7 @@ def write_recording(run_dir: Path, file: Path, episode: str | None = None) -> No
     print(f"recorded: {file}, with {_counted(len(entries), 'episode')}")
 
 
-def run_job(job: Job, progress: Lines, recording: Path | None = None) -> RunResult:
+def run_and_tell(job: Job, progress: Lines, recording: Path | None = None) -> RunResult:
     """Run a prepared job; say where to find what it has done so far if it ends early. With ``recording``, write its episodes
     to that file, however the run ends."""
     from ajet.cli.summary import describe_ended

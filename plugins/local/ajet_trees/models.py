@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ajet.types import Int32, SampleTree
+from ajet.backbones import Int32, SampleTree
 from ajet_trees.attention import NAME, TreeLayout
 
 TOLERATED = 0.25
@@ -103,8 +103,8 @@ def difference(model: Any, layers: int, device: torch.device) -> str:
     except Exception as error:  # an architecture may raise anything for arguments that it does not know
         return str(error).partition("\n")[0] or type(error).__name__
     for name, found, exact, bad in zip(("logits", "gradients"), right, expected, wrong, strict=True):
-        error, scale = ((x - exact).abs().median() for x in (found, bad))
-        if not error <= TOLERATED * scale:  # so NaN is a difference
+        off, scale = ((x - exact).abs().median() for x in (found, bad))
+        if not off <= TOLERATED * scale:  # so NaN is a difference
             return f"its {name} over a tree differ from those over rows"
     return ""
 
@@ -140,7 +140,7 @@ def _logits_and_gradients(
             (-logits.log_softmax(-1)[:, 0].sum()).backward(inputs=embedded)
     finally:
         handle.remove()
-    of_places = embedded[0].grad.flatten(0, 1).float()  # type: ignore[union-attr]
+    of_places = embedded[0].grad.flatten(0, 1).float()
     where = torch.as_tensor(tokens.flatten(), device=of_places.device)
     gradients = of_places.new_zeros(int(tokens.max()) + 1, of_places.shape[1]).index_add(0, where, of_places)
     return logits.detach(), gradients

@@ -12,8 +12,8 @@ from ajet.interfaces.backbone import Capabilities, RunResult
 from ajet.interfaces.base import ChatModelSpec
 
 if TYPE_CHECKING:  # every `ajet --help` loads this module
+    from ajet import Job
     from ajet.interfaces.engine import Engine
-    from ajet.job.job import Job
 
 
 class PromptSearch(Backbone):
@@ -52,9 +52,7 @@ class PromptSearch(Backbone):
     def run(self, job: Job) -> RunResult:
         """Search until the budget is spent, and write the best texts into the run folder. Raises AjetError; a search that
         has failed or was killed can be resumed."""
-        from ajet.job.prepare import build_plugin
-        from ajet.runs.runtime import answering_engine
-        from ajet.utils.asyncrun import run
+        from ajet.backbones import answering_engine, asyncrun, build_plugin
 
         if self.reflection is None:
             raise ConfigError(
@@ -74,17 +72,23 @@ class PromptSearch(Backbone):
         reflection = built(self.reflection, "reflection")
         answers = built(self.answers, "answers") if self.answers else None
         engine = None if answers or self.own_models else answering_engine(job)
-        return run(self._run(job, reflection, answers, engine), job.progress.say)
+        return asyncrun.run(self._run(job, reflection, answers, engine), job.progress.say)
 
     async def _run(
         self, job: Job, reflection: ChatModelPlugin, answers: ChatModelPlugin | None, engine: Engine | None
     ) -> RunResult:
         from contextlib import AsyncExitStack, closing
 
-        from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines
-        from ajet.runs.callbacks import Listeners
-        from ajet.runs.run_dir import held, keep_tokenizer, new_run_dir
-        from ajet.runs.runtime import open_runtime
+        from ajet.backbones import (
+            JOURNAL,
+            Listeners,
+            RunRecorder,
+            held,
+            keep_tokenizer,
+            live_lines,
+            new_run_dir,
+            open_runtime,
+        )
         from ajet_prompts.budget import Budget
         from ajet_prompts.remembered import Remembered
         from ajet_prompts.running import Running

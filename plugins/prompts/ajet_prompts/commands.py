@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ajet.cli.options import (
+from ajet.backbones import (
+    TUNING,
     JobFile,
     Judge,
     Model,
@@ -19,10 +20,9 @@ from ajet.cli.options import (
     Workflow,
     option,
 )
-from ajet.job.arguments import TUNING
 
 if TYPE_CHECKING:
-    from ajet.job.config import Layers
+    from ajet.backbones import Layers
 
 
 def app(
@@ -64,11 +64,10 @@ def app(
     given = locals()
     import shutil
 
+    from ajet import ConfigError
+    from ajet.backbones import DEFAULT_BACKBONE, job_of, tune_layers
     from ajet.interfaces.helpers import check_output
     from ajet.interfaces.prompts import read_prompts
-    from ajet.job import DEFAULT_BACKBONE
-    from ajet.runs.jobs import job_of, tune_layers
-    from ajet.types import ConfigError
 
     if bool(reflection) and not endpoint:
         raise ConfigError("--reflection: name the address of the model's API, too: --endpoint URL.")
@@ -93,12 +92,9 @@ def app(
 
 def _run(layers: Layers, services: list[str] | None, resume: Path | None) -> Path:
     """Run a job and print its result; its run folder."""
-    from ajet.cli.run import run_job
-    from ajet.cli.summary import describe_result
-    from ajet.reports.progress import make_progress
-    from ajet.runs.jobs import prepared
+    from ajet.backbones import describe_result, make_progress, prepared, run_and_tell
 
     with make_progress() as progress, prepared(layers, progress, services, resume) as job:
-        result = run_job(job, progress)
+        result = run_and_tell(job, progress)
     print(describe_result(result))
     return result.run_dir

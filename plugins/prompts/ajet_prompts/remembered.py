@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from ajet import AnswerStore, ChatModelPlugin, EndpointUsage
-from ajet.capture.context import answering
+from ajet.backbones import answering_episode
 from ajet.interfaces.engine import Sampling
 
 _SPENT = "spent"
@@ -78,6 +78,6 @@ def _digest(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
 ) -> str:
     """Names a request of the episode that is answered."""
-    asked = [answering.get(), list(messages), list(tools), asdict(sampling)]
+    asked = [answering_episode.get(), list(messages), list(tools), asdict(sampling)]
     text = json.dumps(asked, sort_keys=True, default=str)
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
