@@ -68,6 +68,7 @@ JOB: dict[str, Any] = {
     "train": {"batch_size": 64, "learning_rate": 1e-4, "warmup_steps": 4},
     "eval": {"sampling": {"max_tokens": 16, "temperature": 0}},
     "backbone": {"name": "local", "local": {"threads": 1}},
+    "plugins": {"online": {"rollback": {"ratings": 64}}},  # as many as an update takes
 }
 JUDGE = """
 import re

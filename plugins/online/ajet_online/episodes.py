@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ajet.chat.renderer import Chat
+from ajet import WorkflowOutput
+from ajet.backbones import Chat, EpisodeRecord, Int32, RecordedTask
 from ajet.interfaces.algorithm import Algorithm
-from ajet.rollout.recorded import RecordedTask
-from ajet.tracker.record import EpisodeRecord
-from ajet.types import Int32, WorkflowOutput
 from ajet_online.recall import restore
+from ajet_online.settings import OnlineSettings
 from ajet_online.trace import Trace
 
 
@@ -56,6 +55,16 @@ class Usable:
 def compares_runs(algorithm: Algorithm) -> bool:
     """Whether a run whose task has no other one teaches nothing."""
     return not any(algorithm.advantages(np.array([reward])).any() for reward in (0.0, 1.0, 2.0))
+
+
+def learns_rewards(algorithm: Algorithm) -> bool:
+    """Whether replies without a reward teach nothing."""
+    return algorithm.name not in ("sft", "distillation")
+
+
+def ratings_needed(algorithm: Algorithm, settings: OnlineSettings) -> int:
+    """How many ratings the served version gets before the next update."""
+    return settings.rollback.ratings if settings.rollback.enabled and learns_rewards(algorithm) else 0
 
 
 def usable(

@@ -16,21 +16,29 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from ajet.capture.answers import Answerer, Choice
-from ajet.capture.gateway.metrics import exposition, labelled
-from ajet.capture.gateway.server import Gateway, Page
-from ajet.capture.off_loop import off_loop
-from ajet.capture.portal import Portal
-from ajet.capture.process.garbage import rare_full_collections
-from ajet.capture.session import Session
-from ajet.capture.stream_buffer import Emit
-from ajet.capture.targets import Target, choose_target
-from ajet.capture.wires import Answer, ChatRequest, Refused
-from ajet.capture.wires.builtin import BUILTIN_WIRES
-from ajet.chat.images import has_images
-from ajet.chat.messages import normalise_tools
-from ajet.tracker.call import Call
-from ajet.types import AjetError, ConfigError
+from ajet import AjetError, ConfigError
+from ajet.backbones import (
+    BUILTIN_WIRES,
+    Answer,
+    Answerer,
+    Call,
+    ChatRequest,
+    Choice,
+    Emit,
+    Gateway,
+    Page,
+    Portal,
+    Refused,
+    Session,
+    Target,
+    choose_target,
+    exposition,
+    has_images,
+    labelled,
+    normalise_tools,
+    off_loop,
+    rare_full_collections,
+)
 from ajet_online.database import StoreFailed
 from ajet_online.feedback import Feedback, bad, name_in, number
 from ajet_online.feedback import reply_id as _reply_id
@@ -244,7 +252,8 @@ class ExplorerSession(Session):
 
 
 class Explorer:
-    """Answers calls by ``answerer`` and keeps them in ``store``. ``redact`` changes each message before it is stored."""
+    """Answers calls by ``answerer`` and keeps them in ``store``. Rewards must be within ``rewards``; ``redact`` changes each message
+    before it is stored."""
 
     def __init__(
         self,
@@ -253,6 +262,7 @@ class Explorer:
         keys: Keys,
         *,
         limits: Limits | None = None,
+        rewards: tuple[float, float] = (0.0, 1.0),
         redact: Callable[[Message], Message] | None = None,
     ) -> None:
         self.store = store
@@ -260,6 +270,7 @@ class Explorer:
         self._answerer = answerer
         self._keys = keys
         self.limits = limits or Limits()
+        self._rewards = rewards
         self._redaction = Redaction(redact) if redact else None
         self._sessions: OrderedDict[tuple[str, str | None], ExplorerSession] = OrderedDict()
         self._begun = 0
@@ -356,7 +367,7 @@ class Explorer:
     async def feedback(self, body: bytes) -> dict[str, Any]:
         """``POST /feedback {msg_ids, reward, task_id, run_id}``, or one of our own forms: see `Feedback`."""
         given = _json(body)
-        asked = Feedback.read(given)
+        asked = Feedback.read(given, self._rewards)
         if self._redaction:
             asked = asked.redacted(self._redaction)
         rated = await self._in_store(partial(asked.give, self.store))
@@ -433,13 +444,14 @@ def exploring(
     port: int,
     most_calls: int,
     limits: Limits | None = None,
+    rewards: tuple[float, float] = (0.0, 1.0),
     redact: Callable[[Message], Message] | None = None,
 ) -> Iterator[tuple[str, Gateway]]:
     """A block in which calls are answered on the engine's loop: the URL without ``/v1``, and the gateway. Raises ConfigError if
     the store's traces are of a model with another vocabulary."""
     assert answerer.chat
     store.agree("vocabulary", _vocabulary(answerer.chat.tokenizer), OTHER_VOCABULARY)
-    explorer = Explorer(answerer, store, keys, limits=limits, redact=redact)
+    explorer = Explorer(answerer, store, keys, limits=limits, rewards=rewards, redact=redact)
     gateway = Gateway(
         portal,
         explorer.find,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from ajet.capture.wires import Refused
+from ajet.backbones import Refused
 from ajet_online.redaction import Redaction
 from ajet_online.store import Rated, Store
 
@@ -16,7 +16,8 @@ REPLY_ID = re.compile(r"[0-9a-f]{24}(?:-\d+)?$")
 """A reply's id at the end of what a client got, such as ``chatcmpl-…``."""
 MOST_IDS = 10_000
 """Replies that one feedback may name."""
-THUMBS = {"up": 1.0, "down": 0.0}
+THUMBS = ("down", "up")
+"""They give the lowest and the highest reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class Feedback:
     correction: str | None
 
     @classmethod
-    def read(cls, asked: Mapping[str, Any]) -> Self:
-        """The feedback of a request. Raises Refused, with status 400."""
+    def read(cls, asked: Mapping[str, Any], bounds: tuple[float, float]) -> Self:
+        """The feedback of a request, whose reward must be within ``bounds``. Raises Refused, with status 400."""
         named = [name for name in ("msg_ids", "run", "conversation") if asked.get(name) is not None]
         if len(named) != 1:
             raise bad("exactly one of msg_ids, run and conversation must be given")
@@ -56,7 +57,7 @@ class Feedback:
             given=_ids(asked["msg_ids"]) if named == ["msg_ids"] else {},
             run=run,
             conversation=conversation,
-            reward=_reward(asked, optional=comment is not None or correction is not None),
+            reward=_reward(asked, bounds, optional=comment is not None or correction is not None),
             task_id=name_in(asked, "task_id")
             if named == ["msg_ids"] or asked.get("task_id") is not None
             else None,
@@ -102,15 +103,22 @@ def _ids(given: Any) -> dict[str, str]:
     return {reply_id(storable(name, "msg_ids")): name for name in given}
 
 
-def _reward(asked: Mapping[str, Any], *, optional: bool) -> float | None:
-    thumb = asked.get("thumb")
-    if thumb is not None and asked.get("reward") is not None:
-        raise bad("give reward or thumb, not both")
+def _reward(asked: Mapping[str, Any], bounds: tuple[float, float], *, optional: bool) -> float | None:
+    reward, thumb = asked.get("reward"), asked.get("thumb")
     if thumb is not None:
-        if not isinstance(thumb, str) or thumb not in THUMBS:
+        if reward is not None:
+            raise bad("give reward or thumb, not both")
+        if thumb not in THUMBS:
             raise bad("thumb must be up or down")
-        return THUMBS[thumb]
-    return None if optional and asked.get("reward") is None else number(asked, "reward")
+        return bounds[THUMBS.index(thumb)]
+    if reward is None and optional:
+        return None
+    low, high = bounds
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not low <= reward <= high:
+        raise bad(
+            f"reward must be a number from {low:g} to {high:g}, the bounds that plugins.online.rewards of the job sets"
+        )
+    return float(reward)
 
 
 def reply_id(text: str) -> str:

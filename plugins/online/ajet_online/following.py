@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from ajet.capture.portal import Portal
+from ajet import AjetError, ConfigError
+from ajet.backbones import Portal, adapter_of
 from ajet.interfaces.engine import Engine
-from ajet.runs.runtime import adapter_of
-from ajet.types import AjetError, ConfigError
-from ajet_online.rollback import worse
-from ajet_online.settings import RollbackSettings
+from ajet_online.rollback import RECENT, worse
+from ajet_online.schema import Stage
+from ajet_online.settings import OnlineSettings
 from ajet_online.switching import Loaded, SwitchingEngine
 from ajet_online.versions import Version, Versions
 
@@ -23,7 +24,7 @@ def loaded(version: Version, build: Callable[[str], Engine]) -> Loaded:
 
 
 class Follower:
-    """Checks the store every ``seconds``."""
+    """Checks the store every ``settings.poll`` seconds."""
 
     def __init__(
         self,
@@ -31,16 +32,17 @@ class Follower:
         engine: SwitchingEngine,
         portal: Portal,
         build: Callable[[str], Engine],
-        rollback: RollbackSettings,
-        seconds: float,
+        settings: OnlineSettings,
         say: Callable[[str], None],
     ) -> None:
         self._versions, self._engine, self._portal, self._build = versions, engine, portal, build
-        self._rollback, self._seconds, self._say = rollback, seconds, say
+        self._settings, self._say = settings, say
         self._failed: int | None = None
         """The version that could not be loaded."""
         self._problem = ""
         """What was said last."""
+        self._compared = (0, 0)
+        """The version that was compared last, and how many of its replies were rated then."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -48,7 +50,7 @@ class Follower:
         over = threading.Event()
 
         def run() -> None:
-            while not over.wait(self._seconds):
+            while not over.wait(self._settings.poll):
                 self.check()
 
         thread = threading.Thread(target=run, name="ajet-follower", daemon=True)
@@ -63,7 +65,7 @@ class Follower:
         """Withdraw the version that is served if users rate it lower, and load the version to serve. Problems are told, once;
         the explorer goes on with what it has."""
         try:
-            if self._rollback.enabled:
+            if self._settings.rollback.enabled:
                 self._withdraw_if_worse()
             serving = self._versions.serving()
             if serving and serving.number not in (self._engine.version, self._failed):
@@ -90,14 +92,25 @@ class Follower:
         self._say(f"version {version.number} is served")
 
     def _withdraw_if_worse(self) -> None:
-        published = self._versions.published()
+        known = self._versions.all()
+        published = [version for version in known if version.stage == Stage.PUBLISHED]
         if len(published) < 2:
             return
-        before, serving = published[-2:]
-        found = self._versions.ratings([before.number, serving.number])
-        if len(found) < 2 or min(rated.count for rated in found.values()) < self._rollback.ratings:
+        *before, serving = compared = published[:1] + published[1:][-RECENT - 1 :]
+        # A version that is served again was compared when it was new. If users rate all versions lower for a while, only the
+        # newest is withdrawn, not one after the other.
+        if any(version.stage == Stage.WITHDRAWN and version.number > serving.number for version in known):
             return
-        reason = worse(found[serving.number], found[before.number], self._rollback.error)
-        if reason:
-            self._versions.withdraw(before.number, reason)
-            self._say(f"version {serving.number} is withdrawn: {reason}")
+        count = self._versions.rated(serving.number)
+        number, seen = self._compared
+        if number == serving.number and count < seen + max(seen // 100, 1):
+            return
+        found = self._versions.ratings([version.number for version in compared], self._settings.rewards)
+        loss = worse(list(found.values()), self._settings.rollback, self._settings.rewards)
+        if loss:
+            kept = [one for one in before[: loss.to + 1] if one.number == 0 or Path(one.path).exists()]
+            self._versions.withdraw(kept[-1].number, loss.text)
+            self._say(
+                f"version {serving.number} is withdrawn, back to version {kept[-1].number}: {loss.text}"
+            )
+        self._compared = serving.number, count

@@ -1,43 +1,97 @@
-"""Rollback: whether users rate a version lower than its predecessor, by a test that may look at any time."""
+"""Rollback: whether users rate the served version lower than those before it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING
 
-from ajet_online.versions import Ratings
+import numpy as np
+from numpy.typing import NDArray
 
-PLANNED = 100
-"""Ratings of a version for which the test is tuned; it is valid for any number."""
+if TYPE_CHECKING:
+    from ajet_online.settings import RollbackSettings
+
+RECENT = 16
+"""With how many published versions before it the served one is compared, besides version 0."""
+LEAST = 20
+"""Ratings below which nothing is compared: the means of fewer are not nearly normal."""
 
 
-def worse(new: Ratings, old: Ratings, error: float) -> str | None:
-    """Why a version with these ratings is worse than its predecessor; None if it is not, or not beyond noise.
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What the test has found."""
 
-    The test compares two confidence sequences, each of which contains the true mean rating at all times with a probability of
-    at least 1 - error / 2: the version is worse as soon as its upper bound is below the predecessor's lower bound. So the
-    test may be repeated after every rating, and a version that is as good as its predecessor is ever found worse with a
-    probability of at most ``error``. The bounds are asymptotic normal-mixture confidence sequences: Waudby-Smith, Arbour,
-    Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic confidence sequences", arXiv:2103.06476,
-    eq. 8, after Robbins, "Statistical methods related to the law of the iterated logarithm", 1970.
+    to: int
+    """The place of the version to serve in the list that was compared: the newest one that was rated as high as what the
+    served version was compared with."""
+    text: str
+
+
+def worse(
+    rewards: Sequence[NDArray[np.float64]], settings: RollbackSettings, bounds: tuple[float, float]
+) -> Loss | None:
+    """Whether the last of these versions is worse than those before it; None if it is not, or not beyond noise.
+
+    ``rewards`` are the ratings of the published versions in their order, version 0 first and the served one last, each in the
+    order of `Versions.ratings` and within ``bounds``.
+
+    The means are compared by one-sided z tests: with that of all recent versions together, which has two thirds of the budget of
+    ``settings.error``, and with those of version 0 and of each recent version, which share the rest (Bonferroni). The
+    variance of both is the largest that ratings within bounds with their common mean can have (Bhatia and Davis, "A better
+    bound on the variance", American Mathematical Monthly 107, 2000). Each side gets one more rating, at the bound that speaks
+    against a loss, so no single rating decides.
+
+    The test looks only after ``settings.ratings`` ratings of the served version, at the first so many of them, and after a
+    half, a quarter, …, twice, four times, … as many. Each look has a fixed share of the budget (alpha spending: Lan and
+    DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70, 1983), half of it for the first named. So a
+    version that is as good as those before it is ever found worse with a probability of at most about ``settings.error``,
+    however often this function is called.
     """
-    # The larger variance for both: ratings that are all equal so far do not prove that they always are.
-    variance = max(new.variance, old.variance)
-    upper = new.mean + radius(new.count, variance, error)
-    lower = old.mean - radius(old.count, variance, error)
-    if upper >= lower:
+    low, high = bounds
+    *before, served = ((own - low) / (high - low) for own in rewards)
+    usual = max(settings.ratings, LEAST)
+    if not before or len(served) < LEAST:
         return None
-    return (
-        f"users rate it {new.mean:.3f} (at most {upper:.3f}, {new.count} ratings), the version before it {old.mean:.3f} "
-        f"(at least {lower:.3f}, {old.count} ratings)"
-    )
+    look = math.floor(math.log2(len(served) / usual))
+    count = math.ceil(usual * 2.0**look)
+    if count < LEAST:
+        return None
+    served = served[:count]
+    budget = settings.error * (0.5 if look == 0 else 2.0 ** -abs(look) / 4)
+    losses = []
+    for places, share in _references(len(before)):
+        others = np.concatenate([before[place] for place in places])
+        if len(others) < min(count, usual) or not _is_lower(served, others, budget * share):
+            continue
+        rated = others.mean()
+        as_good = [place for place, own in enumerate(before) if len(own) and own.mean() >= rated - 1e-9]
+        mean, other = (low + (high - low) * own.mean() for own in (served, others))
+        what = "those before it" if len(places) > 1 else "one before it"
+        losses.append(
+            Loss(
+                as_good[-1],
+                f"users rate it {mean:.3f} ({count} ratings), {what} {other:.3f} ({len(others)} ratings)",
+            )
+        )
+    return max(losses, key=lambda loss: loss.to, default=None)
 
 
-def radius(count: int, variance: float, error: float) -> float:
-    """Half the width of a two-sided confidence sequence of level 1 - error after so many ratings."""
-    grown = count * _rho2(error) + 1
-    return math.sqrt(variance * 2 * grown / (count * (grown - 1)) * math.log(math.sqrt(grown) / error))
+def _references(count: int) -> list[tuple[list[int], float]]:
+    """The places of the versions that the one after so many is compared with, and each comparison's share of the budget."""
+    recent = list(range(max(count - RECENT, 0), count))
+    if count == 1:
+        return [(recent, 1.0)]
+    alone = sorted({0, *recent})
+    return [(recent, 2 / 3), *(([place], 1 / 3 / len(alone)) for place in alone)]
 
 
-def _rho2(error: float) -> float:
-    """The parameter for which the bound is nearly the narrowest after `PLANNED` ratings (eq. 63 of the paper)."""
-    return (-2 * math.log(error) + math.log(-2 * math.log(error) + 1)) / PLANNED
+def _is_lower(new: NDArray[np.float64], old: NDArray[np.float64], error: float) -> bool:
+    """Whether the mean of new ratings from 0 to 1 is lower than that of old ones."""
+    counts = len(new) + 1, len(old) + 1
+    sums = float(new.sum()) + 1, float(old.sum())
+    common = sum(sums) / sum(counts)
+    deviation = math.sqrt(common * (1 - common) * (1 / counts[0] + 1 / counts[1]))
+    return sums[1] / counts[1] - sums[0] / counts[0] > -NormalDist().inv_cdf(error) * deviation

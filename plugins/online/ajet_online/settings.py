@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from ajet import ConfigError
 from ajet.interfaces.base import Seconds, Settings
-from ajet.types import ConfigError
 
 if TYPE_CHECKING:
-    from ajet.job.config import Layers
-    from ajet.job.from_trinity import TrinityFile
+    from ajet.backbones import Layers, TrinityFile
+
+
+LARGEST = 1e6
+"""The largest reward that a job may allow, so that sums of many are finite."""
+
+
+def _bounds(given: tuple[float, float]) -> tuple[float, float]:
+    if not -LARGEST <= given[0] < given[1] <= LARGEST:
+        raise ValueError(
+            f"expected [lowest, highest], two different numbers from {-LARGEST:g} to {LARGEST:g}"
+        )
+    return given
 
 
 class GateSettings(Settings):
@@ -37,9 +48,14 @@ class RollbackSettings(Settings):
         0.05,
         gt=0,
         lt=1,
-        description="Probability that a version which is as good as its predecessor is ever withdrawn.",
+        description="Probability that a version which is as good as those before it is ever withdrawn.",
     )
-    ratings: int = Field(20, ge=2, description="Ratings that both versions need before they are compared.")
+    ratings: int = Field(
+        200,
+        ge=2,
+        description="Ratings of the served version for which the comparison is made, and for which the next update waits. Feedback on "
+        "several replies with one task_id and run_id is one rating.",
+    )
 
 
 class OnlineSettings(Settings):
@@ -64,6 +80,10 @@ class OnlineSettings(Settings):
     poll: Seconds = Field(
         1.0, description="How often the trainer looks for feedback, and the explorer for weights."
     )
+    rewards: Annotated[tuple[float, float], AfterValidator(_bounds)] = Field(
+        (0.0, 1.0),
+        description="The lowest and the highest reward that feedback may give; what a thumb down and up gives.",
+    )
     gate: GateSettings = Field(GateSettings(), description="Which candidates are published.")
     rollback: RollbackSettings = Field(
         RollbackSettings(), description="When the explorer withdraws a version by itself."
@@ -84,8 +104,7 @@ def command_of(path: Path) -> str:
 def layers_of(path: Path) -> Layers:
     """The layers of a job file, or of explorer.yaml or trainer.yaml of Trinity-RFT, whose keys without effect are printed. Raises
     ConfigError."""
-    from ajet.job.layers import job_layers
-    from ajet.utils.terminal import tell
+    from ajet.backbones import job_layers, tell
 
     found = _trinity(path)
     for line in found.warnings() if found else ():
@@ -94,7 +113,7 @@ def layers_of(path: Path) -> Layers:
 
 
 def _trinity(path: Path) -> TrinityFile | None:
-    from ajet.job.from_trinity import trinity_file
+    from ajet.backbones import trinity_file
 
     found = trinity_file(path)
     if found and found.mode not in COMMANDS:
@@ -107,7 +126,7 @@ def _trinity(path: Path) -> TrinityFile | None:
 
 def online_settings(layers: Layers) -> OnlineSettings:
     """The section of a job, with absolute paths. Raises ConfigError."""
-    from ajet.plugins import validated
+    from ajet.backbones import validated
 
     found = validated(OnlineSettings, layers.values.get("plugins", {}).get("online") or {}, "plugins.online")
     base = layers.base_of("plugins.online")

@@ -10,12 +10,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, delete, func, insert, select, text, union, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    union,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
-from ajet.types import ConfigError
+from ajet import ConfigError
 from ajet_online.database import READS, guarded, open_database, shown
 from ajet_online.schema import State, facts, leases, tools, traces
+from ajet_online.settings import LARGEST
 from ajet_online.trace import Trace, from_row, hash_of, to_row, to_text, without_tokens
 
 LEASING = 7_265_109
@@ -265,7 +279,7 @@ class Store:
                 traces.c.version,
                 func.count(),
                 func.count(traces.c.reward),
-                func.sum(traces.c.reward),
+                func.sum(within(traces.c.reward, (-LARGEST, LARGEST))),
             )
             rows = connection.execute(select(*columns).group_by(traces.c.state, traces.c.version)).all()
         states = dict.fromkeys(State, 0)
@@ -337,6 +351,12 @@ def opened(where: str) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+def within(reward: ColumnElement[float], bounds: tuple[float, float]) -> ColumnElement[float]:
+    """A reward, or the bound that it is beyond: before rewards had bounds, any finite number could be stored."""
+    low, high = bounds
+    return case((reward < low, low), (reward > high, high), else_=reward)
 
 
 def _whole() -> Select[Any]:

@@ -21,18 +21,24 @@ from typing import Any
 
 import numpy as np
 
-from ajet.chat.renderer import Chat
-from ajet.job.job import Job
-from ajet.job.models import model_source
-from ajet.rollout.checkpoints import CHECKPOINTS, checkpoints, fault, step_of
-from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
-from ajet.runs.restarts import run_job
-from ajet.runs.run_dir import new_run_dir
-from ajet.runs.runtime import make_chat
-from ajet.types import AjetError, ConfigError, Metrics
-from ajet.utils.files import write_whole
+from ajet import AjetError, ConfigError, Job, model_source
+from ajet.backbones import (
+    CHECKPOINTS,
+    JOURNAL,
+    METRICS,
+    Chat,
+    Metrics,
+    checkpoints,
+    fault,
+    live_lines,
+    make_chat,
+    new_run_dir,
+    run_job,
+    step_of,
+    write_whole,
+)
 from ajet_online.database import StoreFailed
-from ajet_online.episodes import Usable, compares_runs, corrected, usable
+from ajet_online.episodes import Usable, compares_runs, corrected, learns_rewards, ratings_needed, usable
 from ajet_online.gate import decide
 from ajet_online.schema import Stage
 from ajet_online.settings import OnlineSettings
@@ -73,6 +79,8 @@ class OnlineTrainer:
         self.versions = Versions(self.store)
         self._single = not compares_runs(self.job.algorithm)
         self._updates = 0
+        self._waits_for: int | None = None
+        """The version whose ratings an update has last waited for."""
         targets = [target.name for target in self.job.targets if target.trained]
         if len(targets) != 1:
             raise ConfigError(f"targets: online training trains one target, not {', '.join(targets)}.")
@@ -106,13 +114,27 @@ class OnlineTrainer:
 
     def _once(self) -> None:
         """One look at the store, and an update if there is enough to learn from."""
-        wanted = self.job.config.train.batch_size
+        wanted, needed = self.job.config.train.batch_size, ratings_needed(self.job.algorithm, self.settings)
         if self.commits:
             self.store.commit()
-        if self.store.ready(by_run=self._single) < wanted:
+        if self.store.ready(by_run=self._single) < wanted or (needed and self._is_short_of(needed)):
             self.stop.wait(self.settings.poll)
-        elif lease := self.store.lease(self.name, wanted, self.settings.lease, by_run=self._single):
+        # What came while the served version was short of ratings would be too old for the updates after this one.
+        elif lease := self.store.lease(
+            self.name, max(wanted, needed), self.settings.lease, by_run=self._single
+        ):
             self.update(lease)
+
+    def _is_short_of(self, ratings: int) -> bool:
+        """Whether the served version has fewer ratings."""
+        number = self._serving().number
+        short = self.versions.count_ratings(number) < ratings
+        if short and self._waits_for != number:
+            self._waits_for = number
+            self.say(
+                f"the update waits for {ratings} ratings of version {number} (plugins.online.rollback.ratings)"
+            )
+        return short
 
     @property
     def name(self) -> str:
@@ -201,11 +223,14 @@ class OnlineTrainer:
         most = self.job.config.train.max_staleness
         most = STALENESS if most is None else most
         learns_corrections = self.job.algorithm.name == "sft"
-        needs_reward = not learns_corrections and self.job.algorithm.name != "distillation"
+        needs_reward = learns_rewards(self.job.algorithm)
+        low, high = self.settings.rewards
 
         def problem(trace: Trace) -> str | None:
             if not len(trace.tokens):
                 return "its tokens are not stored (its text was redacted, or its conversation pruned)"
+            if trace.reward is not None and not low <= trace.reward <= high:
+                return f"its reward is not from {low:g} to {high:g} (plugins.online.rewards)"
             if learns_corrections:
                 return None if trace.correction else "it has no correction"
             if needs_reward and trace.reward is None:

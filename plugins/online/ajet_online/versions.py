@@ -8,11 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Subquery, and_, delete, func, insert, select, update
 
-from ajet.types import ConfigError
+from ajet import ConfigError
 from ajet_online.schema import Stage, State, leases, traces, versions
-from ajet_online.store import Store
+from ajet_online.settings import LARGEST
+from ajet_online.store import Store, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +38,6 @@ class Version:
     """Why it was rejected or withdrawn."""
     at: float = 0.0
     """When it was trained, in seconds since 1970."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ratings:
-    """What users think of the replies of a version."""
-
-    count: int
-    mean: float
-    variance: float
 
 
 class Versions:
@@ -150,21 +144,47 @@ class Versions:
         with self._store.writing() as connection:
             connection.execute(update(versions).where(versions.c.number == number).values(path=path))
 
-    def ratings(self, numbers: Collection[int]) -> dict[int, Ratings]:
-        """The ratings of the replies of these versions. Variances are those of samples (n - 1)."""
-        reward = traces.c.reward
-        columns = (traces.c.version, func.count(), func.sum(reward), func.sum(reward * reward))
-        rated = reward.is_not(None) & traces.c.version.in_(numbers)
+    def rated(self, number: int) -> int:
+        """How many replies of a version have a reward."""
+        own = and_(traces.c.version == number, traces.c.reward.is_not(None))
         with self._store.reading() as connection:
-            rows: Sequence[Any] = connection.execute(
-                select(*columns).where(rated).group_by(traces.c.version)
-            ).all()
-        return {version: _ratings(count, total, squares) for version, count, total, squares in rows}
+            return connection.execute(select(func.count()).where(own)).scalar_one()
+
+    def count_ratings(self, number: int) -> int:
+        """How many ratings a version has; see `ratings`."""
+        with self._store.reading() as connection:
+            return connection.execute(select(func.count()).select_from(_ratings([number]))).scalar_one()
+
+    def ratings(self, numbers: Sequence[int], bounds: tuple[float, float]) -> dict[int, NDArray[np.float64]]:
+        """The ratings of these versions: of each episode (what a key has rated with one task and run) the mean reward of the
+        replies that the version has given. Rewards beyond ``bounds``, which an earlier job allowed, count as these. The API keys
+        take turns, so that of the first ratings none has more than its share; those of a key are in the order in which they
+        were given."""
+        episodes = _ratings(numbers, bounds).c
+        order = episodes.at, episodes.first
+        turn = func.row_number().over(partition_by=(episodes.version, episodes.key), order_by=order)
+        with self._store.reading() as connection:
+            rows = connection.execute(select(episodes.version, episodes.reward).order_by(turn, *order)).all()
+        found: dict[int, list[float]] = {number: [] for number in numbers}
+        for version, reward in rows:
+            found[version].append(reward)
+        return {number: np.array(rewards, np.float64) for number, rewards in found.items()}
 
 
-def _ratings(count: int, total: float, squares: float) -> Ratings:
-    mean = total / count
-    return Ratings(count, mean, max(squares - count * mean * mean, 0.0) / max(count - 1, 1))
+def _ratings(numbers: Sequence[int], bounds: tuple[float, float] = (-LARGEST, LARGEST)) -> Subquery:
+    columns = traces.c
+    return (
+        select(
+            columns.version,
+            columns.key,
+            (func.sum(within(columns.reward, bounds)) / func.count()).label("reward"),
+            func.min(columns.rated_at).label("at"),
+            func.min(columns.number).label("first"),
+        )
+        .where(columns.reward.is_not(None), columns.version.in_(numbers))
+        .group_by(columns.version, columns.key, columns.task_id, columns.run_id)
+        .subquery()
+    )
 
 
 def distance(known: Collection[Version], sampled: int, learning: int) -> int:

@@ -91,8 +91,12 @@ class Bench:
 
     def trainer(self, folder: str = "online", **job: Any) -> OnlineTrainer:
         """A trainer as `ajet online train` makes it."""
+        online = {
+            "rollback": {"enabled": False},
+            **job.pop("online", {}),
+        }  # otherwise an update waits for many ratings
         settings = OnlineSettings(
-            store=str(self.folder / "unused.db"), folder=str(self.folder / folder), **job.pop("online", {})
+            store=str(self.folder / "unused.db"), folder=str(self.folder / folder), **online
         )
         layers = Layers()
         values: dict[str, Any] = {

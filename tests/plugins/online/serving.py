@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import openai
 
+from ajet.capture.answers import Answerer
 from ajet.capture.portal import Portal
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.answers import Answerer
 from ajet.capture.targets import Target
 from ajet.chat.renderer import Chat
 from ajet.testing import ScriptedEngine

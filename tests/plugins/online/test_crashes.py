@@ -71,7 +71,14 @@ class Trainer:
             "model": str(model),
             "train": {"batch_size": 4, "learning_rate": 1e-4},
             "backbone": {"local": {"threads": 1}},
-            "plugins": {"online": {"store": where, "folder": str(folder / "online"), "poll": "50ms"}},
+            "plugins": {
+                "online": {
+                    "store": where,
+                    "folder": str(folder / "online"),
+                    "poll": "50ms",
+                    "rollback": {"enabled": False},  # otherwise an update waits for many ratings
+                }
+            },
         }
         (folder / "job.yaml").write_text(yaml.safe_dump(job))
         self.folder = folder

@@ -11,9 +11,9 @@ from typing import Any
 import openai
 import pytest
 
+from ajet.capture.answers import Answerer
 from ajet.capture.portal import Portal
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.answers import Answerer
 from ajet.capture.targets import Target
 from ajet.chat.renderer import Chat
 from ajet.testing import ScriptedEngine
@@ -194,9 +194,17 @@ def test_feedback_says_what_it_has_done(serve: Callable[[], Server]) -> None:
         ("/feedback", {}, "exactly one of msg_ids, run and conversation"),
         ("/feedback", {"msg_ids": "a", "reward": 1, "task_id": "t"}, "msg_ids must be a list"),
         ("/feedback", {"msg_ids": [], "reward": 1, "task_id": "t"}, "msg_ids must be a list"),
-        ("/feedback", {"msg_ids": ["a"], "task_id": "t"}, "reward must be a finite number"),
-        ("/feedback", {"msg_ids": ["a"], "reward": "1", "task_id": "t"}, "reward must be a finite number"),
-        ("/feedback", b'{"msg_ids": ["a"], "reward": NaN, "task_id": "t"}', "reward must be a finite number"),
+        ("/feedback", {"msg_ids": ["a"], "task_id": "t"}, "reward must be a number from 0 to 1"),
+        (
+            "/feedback",
+            {"msg_ids": ["a"], "reward": "1", "task_id": "t"},
+            "reward must be a number from 0 to 1",
+        ),
+        (
+            "/feedback",
+            b'{"msg_ids": ["a"], "reward": NaN, "task_id": "t"}',
+            "reward must be a number from 0 to 1",
+        ),
         ("/feedback", {"msg_ids": ["a"], "reward": 1}, "task_id is missing; for a rating of one reply"),
         (
             "/feedback",

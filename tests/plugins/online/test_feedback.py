@@ -8,10 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from ajet_online import store as store_module
 from ajet_online.keys import Key, Keys
 from ajet_online.schema import State
+from ajet_online.settings import OnlineSettings
 from ajet_online.store import Store
 from ajet_online.versions import Versions
 from tests.plugins.online.conftest import trace
@@ -82,6 +84,25 @@ def test_a_thumb_on_a_conversation(serve: Serve) -> None:
     assert [t.reward for t in server.store.all()] == [1.0, 1.0, 0.0]
 
 
+def test_rewards_have_the_bounds_of_the_job_and_thumbs_give_them(serve: Serve) -> None:
+    server = serve(rewards=(1.0, 5.0))
+    for feedback in ({"reward": 5}, {"reward": 1.5}, {"thumb": "up"}, {"thumb": "down"}):
+        given = server.post("/feedback", {"conversation": server.ask([user("a")]).id, **feedback})
+        assert given.status_code == 200
+    assert [t.reward for t in server.store.all()] == [5.0, 1.5, 5.0, 1.0]
+    refused = server.post("/feedback", {"run": "a", "reward": 0})
+    assert refused.status_code == 400 and "\n" not in refused.json()["error"]["message"]
+    assert "reward must be a number from 1 to 5" in refused.text
+
+
+@pytest.mark.parametrize(
+    "bounds", [[1, 0], [0, 0], [0, 1e7], [float("nan"), 1], [0, float("inf")], [0], 1, ["a", 1]]
+)
+def test_bounds_of_rewards_are_two_finite_numbers(bounds: Any) -> None:
+    with pytest.raises(ValidationError, match="rewards"):
+        OnlineSettings(rewards=bounds)
+
+
 def test_a_run_and_a_conversation_are_tasks_of_their_own(serve: Serve) -> None:
     server = serve()
     first = server.ask([user("a")])
@@ -123,7 +144,7 @@ def test_a_correction_needs_no_reward(serve: Serve) -> None:
     [
         ({"reward": 1}, "exactly one of msg_ids, run and conversation"),
         ({"msg_ids": ["a"], "run": "b", "reward": 1}, "exactly one of msg_ids, run and conversation"),
-        ({"run": "a"}, "reward must be a finite number"),
+        ({"run": "a"}, "reward must be a number from 0 to 1, "),
         ({"run": "a", "thumb": "sideways"}, "thumb must be up or down"),
         ({"run": "a", "thumb": "up", "reward": 1}, "give reward or thumb, not both"),
         (
@@ -131,7 +152,15 @@ def test_a_correction_needs_no_reward(serve: Serve) -> None:
             "task_id is missing; for a rating of one reply, give the reply's id",
         ),
         ({"run": "a", "thumb": "up", "correction": "b"}, "a correction is of one reply"),
-        ({"msg_ids": ["a"], "reward": 10**400, "task_id": "t"}, "reward must be a finite number"),
+        *(
+            (
+                {"run": "a", "reward": reward},
+                "reward must be a number from 0 to 1, the bounds that plugins.online.rewards ",
+            )
+            for reward in (1e308, -1e-9, 1.0000001, 10**400, float("nan"), float("inf"), "1", True, [1], {})
+        ),
+        ({"run": "a", "thumb": True}, "thumb must be up or down"),
+        ({"run": "a", "thumb": ["up"]}, "thumb must be up or down"),
         ({"msg_ids": ["a"], "reward": 1, "task_id": "a\ud800"}, "task_id has zero characters or halves"),
         ({"msg_ids": ["a\0"], "reward": 1, "task_id": "t"}, "msg_ids has zero characters or halves"),
         ({"run": "a", "reward": 1, "comment": "\0"}, "comment has zero characters or halves"),

@@ -15,7 +15,7 @@ from ajet.testing import ScriptedEngine
 from ajet.types import GenerateRequest, Sampling
 from ajet_online.following import Follower
 from ajet_online.schema import Stage
-from ajet_online.settings import RollbackSettings
+from ajet_online.settings import OnlineSettings
 from ajet_online.store import Store
 from ajet_online.switching import Loaded, SwitchingEngine
 from ajet_online.versions import Versions
@@ -94,8 +94,7 @@ class Explored:
             self.engine,
             portal,
             self.build,
-            RollbackSettings(**rollback),
-            0.01,
+            OnlineSettings(poll=0.01, rollback={"ratings": 20, **rollback}),
             self.lines.append,
         )
 
@@ -156,12 +155,68 @@ def test_a_version_that_users_rate_lower_is_withdrawn(explored: Explored) -> Non
     explored.rate(1, [0.0] * 19)
     explored.follower.check()
     assert explored.engine.version == 1, "19 ratings are not enough"
-    explored.rate(1, [0.0, 1.0] * 8)
+    explored.rate(1, [0.5])
     explored.follower.check()
     assert explored.engine.version == 0
     withdrawn = explored.versions.all()[1]
-    assert withdrawn.stage == Stage.WITHDRAWN and str(withdrawn.reason).startswith("users rate it 0.")
-    assert explored.lines[-2].startswith("version 1 is withdrawn: users rate it 0.")
+    assert withdrawn.stage == Stage.WITHDRAWN
+    assert withdrawn.reason == "users rate it 0.025 (20 ratings), one before it 1.000 (30 ratings)"
+    assert explored.lines[-2] == f"version 1 is withdrawn, back to version 0: {withdrawn.reason}"
+
+
+def test_one_feedback_on_many_replies_is_one_rating(explored: Explored) -> None:
+    explored.publish("second")
+    explored.rate(0, [1.0] * 30)
+    names = [f"many-{n}" for n in range(300)]
+    explored.store.record([trace(name, versions=np.full(3, 1, np.int32)) for name in names])
+    explored.store.rate(names, 0.0, "a run", "0")
+    explored.follower.check()
+    assert explored.engine.version == 1
+
+
+@pytest.mark.parametrize("spoilt", [1, 0])
+@pytest.mark.parametrize("reward", [1e308, -1e308, 1e200, 5e-324])
+def test_a_rating_of_an_earlier_release_beyond_the_bounds_neither_withdraws_nor_protects(
+    explored: Explored, reward: float, spoilt: int
+) -> None:
+    explored.publish("second")
+    explored.rate(spoilt, [reward, reward])
+    explored.rate(0, [1.0, 1.0, 0.9] * 10)
+    explored.rate(1, [1.0, 1.0, 0.9] * 10)
+    explored.follower.check()
+    assert explored.engine.version == 1
+    explored.publish("third")
+    explored.rate(2, [0.0] * 20)
+    explored.follower.check()
+    assert explored.engine.version == 0, "no checkpoint of version 1 is there"
+
+
+def test_the_newest_version_whose_checkpoint_is_kept_is_served_again(
+    explored: Explored, tmp_path: Path
+) -> None:
+    for number, name in enumerate(["gone", "kept", "pruned", "last"]):
+        if name == "kept":
+            (tmp_path / name).mkdir()
+        explored.publish(str(tmp_path / name))
+        explored.rate(number, [1.0] * 30)
+    explored.rate(4, [0.0] * 20)
+    explored.follower.check()
+    assert explored.engine.version == 2
+
+
+def test_a_version_that_is_served_again_stays_if_users_rate_it_lower_too(
+    explored: Explored, tmp_path: Path
+) -> None:
+    explored.publish(str(tmp_path))
+    explored.publish("last")
+    for number in (0, 1):
+        explored.rate(number, [1.0] * 30)
+    explored.rate(2, [0.0] * 20)
+    explored.follower.check()
+    assert explored.engine.version == 1
+    explored.rate(1, [0.0] * 300)
+    explored.follower.check()
+    assert explored.engine.version == 1
 
 
 def test_rollback_by_hand(explored: Explored) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import NormalDist
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from ajet_online.gate import decide
-from ajet_online.rollback import radius, worse
+from ajet_online.rollback import Loss, worse
 from ajet_online.schema import Stage
-from ajet_online.settings import GateSettings
-from ajet_online.versions import Ratings, Version
+from ajet_online.settings import GateSettings, RollbackSettings
+from ajet_online.versions import Version
 
 
 def version(number: int, reward: float | None, stage: Stage = Stage.PUBLISHED) -> Version:
@@ -58,39 +62,102 @@ def test_the_first_measured_version_passes() -> None:
     assert "below gate.threshold 0.5" in decide(GateSettings(threshold=0.5), 0.1, []).text
 
 
-def ratings(values: np.ndarray) -> Ratings:
-    return Ratings(len(values), float(values.mean()), float(values.var(ddof=1)))
+def compared(
+    *rewards: Sequence[float], bounds: tuple[float, float] = (0.0, 1.0), ratings: int = 200
+) -> Loss | None:
+    return worse([np.array(own, np.float64) for own in rewards], RollbackSettings(ratings=ratings), bounds)
+
+
+def likes(count: int, of: int) -> list[float]:
+    """Ratings of which so many are likes, evenly spread."""
+    return [float((n + 1) * count // of > n * count // of) for n in range(of)]
 
 
 def test_the_bound_by_hand() -> None:
-    # rho² = (-2 ln .05 + ln(-2 ln .05 + 1)) / 100; the bound is σ √(2 (nρ²+1) / (n²ρ²) · ln(√(nρ²+1) / α))
-    rho2 = (5.991464547 + np.log(6.991464547)) / 100
-    n, variance = 50, 0.2
-    expected = np.sqrt(variance * 2 * (n * rho2 + 1) / (n**2 * rho2) * np.log(np.sqrt(n * rho2 + 1) / 0.05))
-    assert radius(n, variance, 0.05) == pytest.approx(expected)
-    assert radius(200, variance, 0.05) < radius(50, variance, 0.05) < radius(50, variance, 0.01)
+    # 200 ratings each, one look with half of 5 %: p is that of all 402 ratings, one more like and one more dislike included.
+    z, old = NormalDist().inv_cdf(1 - 0.025), likes(160, 200)
+
+    def is_beyond(new: int) -> bool:
+        p = (new + 160 + 1) / 402
+        return bool(160 / 201 - (new + 1) / 201 > z * np.sqrt(p * (1 - p) * 2 / 201))
+
+    found = [compared(old, likes(new, 200)) is not None for new in range(100, 160)]
+    assert found == [is_beyond(new) for new in range(100, 160)] and 0 < sum(found) < 60
 
 
 def test_a_clear_loss_is_found_and_named() -> None:
-    said = worse(Ratings(60, 0.2, 0.16), Ratings(80, 0.8, 0.16), 0.05)
-    assert said and said.startswith("users rate it 0.200") and "60 ratings" in said
-    assert worse(Ratings(60, 0.8, 0.16), Ratings(80, 0.2, 0.16), 0.05) is None, "better"
-    assert worse(Ratings(60, 0.7, 0.21), Ratings(80, 0.8, 0.16), 0.05) is None, "within noise"
+    loss = compared(likes(160, 200), likes(40, 200))
+    assert loss and loss.text == "users rate it 0.200 (200 ratings), one before it 0.800 (200 ratings)"
+    assert compared(likes(40, 200), likes(160, 200)) is None, "better"
+    assert compared(likes(160, 200), likes(150, 200)) is None, "within noise"
+    assert compared(likes(160, 200)) is None, "version 0 has nothing to be compared with"
 
 
-def test_a_version_that_is_as_good_is_rarely_withdrawn_however_often_the_test_looks() -> None:
+def test_a_loss_is_named_in_the_units_of_the_rewards() -> None:
+    stars = [[1 + 4 * reward for reward in likes(count, 200)] for count in (160, 40)]
+    loss = compared(*stars, bounds=(1, 5))
+    assert loss and loss.text == "users rate it 1.800 (200 ratings), one before it 4.200 (200 ratings)"
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+@pytest.mark.parametrize("side", [0, 1])
+def test_no_single_rating_decides(side: int, reward: float) -> None:
+    for versions, is_found in (
+        ([likes(180, 200), likes(180, 200)], False),
+        ([likes(20, 20), likes(20, 20)], False),
+        ([likes(180, 200), likes(20, 200)], True),
+        ([[1.0] * 200, [0.0] * 200], True),
+    ):
+        assert (compared(*versions) is not None) == is_found
+        versions[side] = [reward, *versions[side][1:]]
+        assert (compared(*versions) is not None) == is_found
+
+
+def test_fewer_than_20_ratings_never_withdraw_a_version_whatever_the_settings() -> None:
+    assert compared([1.0] * 200, [0.0] * 19, ratings=2) is None
+    assert compared([1.0] * 200, [0.0] * 20, ratings=2)
+
+
+@pytest.mark.parametrize("good", [0, 3, 9])
+def test_a_version_is_compared_with_version_0_the_best_of_the_last_and_all_of_them(good: int) -> None:
+    before = [likes(180 if place == good else 120, 200) for place in range(10)]
+    loss = compared(*before, likes(115, 200))
+    assert loss and loss.to == good
+    assert "one before it 0.900" in loss.text
+    assert compared(*[likes(120, 200)] * 10, likes(115, 200)) is None
+    loss = compared(*[likes(120, 200)] * 10, likes(90, 200))
+    assert loss and "those before it 0.600 (2000 ratings)" in loss.text and loss.to == 9
+
+
+def test_the_version_to_go_back_to_is_the_newest_that_was_as_good() -> None:
+    before = [likes(count, 200) for count in (180, 180, 60, 180, 100)]
+    loss = compared(*before, likes(20, 200))
+    assert loss and loss.to == 4, "version 4, though not as good as version 3, is better beyond noise"
+    loss = compared(*before, likes(90, 200))
+    assert loss and loss.to == 3
+
+
+def test_later_ratings_do_not_count_before_the_next_look() -> None:
+    assert compared(likes(180, 200), likes(180, 200) + [0.0] * 199) is None
+    assert compared(likes(180, 200), likes(180, 200) + [0.0] * 200)
+
+
+def drawn(draw: np.random.Generator, *likes: float) -> list[NDArray[np.float64]]:
+    return [(draw.random(200) < p).astype(np.float64) for p in likes]
+
+
+def is_withdrawn(rewards: list[NDArray[np.float64]]) -> bool:
+    *before, served = rewards
+    return any(worse([*before, served[:n]], RollbackSettings(), (0, 1)) for n in (25, 50, 100, 200))
+
+
+@pytest.mark.parametrize("liked", [0.99, 0.9, 0.5, 0.02])
+def test_a_version_that_is_as_good_is_rarely_withdrawn_however_often_the_test_looks(liked: float) -> None:
     draw = np.random.default_rng(0)
-    wrong = 0
-    for _ in range(200):
-        old, new = draw.random((2, 400)) < 0.7
-        wrong += any(worse(ratings(new[:n]), ratings(old[:n]), 0.05) for n in range(20, 400, 4))
-    assert wrong <= 10
+    assert sum(is_withdrawn(drawn(draw, *[liked] * 6)) for _ in range(300)) <= 15
 
 
-def test_a_version_that_is_much_worse_is_found_soon() -> None:
+def test_a_version_that_is_worse_is_found_under_noise() -> None:
     draw = np.random.default_rng(0)
-    found = []
-    for _ in range(50):
-        old, new = draw.random(100) < 0.85, draw.random(400) < 0.4
-        found.append(next(n for n in range(20, 400) if worse(ratings(new[:n]), ratings(old), 0.05)))
-    assert np.median(found) <= 80
+    # 37 % of the ratings are wrong: 0.9 looks like 0.604, and 0.3 like 0.448.
+    assert sum(is_withdrawn(drawn(draw, *[0.604] * 10, 0.448)) for _ in range(100)) >= 95

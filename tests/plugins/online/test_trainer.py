@@ -115,6 +115,32 @@ def test_of_a_conversation_only_the_rated_reply_is_trained_in_its_place(bench: B
     }
 
 
+def test_an_update_waits_for_the_ratings_of_the_served_version_and_takes_all_of_them(bench: Bench) -> None:
+    bench.rated({"a": 1.0, "b": 0.0, "c": 1.0})
+    trainer = bench.trainer(online={"rollback": {"ratings": 4}, "poll": 0.01})
+    trainer.versions.begin(trainer.job.model)
+    trainer._once()
+    trainer._once()
+    assert len(bench.versions) == 1
+    assert bench.said == ["the update waits for 4 ratings of version 0 (plugins.online.rollback.ratings)"]
+    bench.rated({"d": 0.0})
+    trainer._once()
+    assert len(bench.versions) == 2 and bench.versions[1].report["replies"] == 4
+    bench.rated({"e": 1.0, "f": 0.0, "g": 1.0, "h": 0.0})
+    trainer._once()
+    assert len(bench.versions) == 2, "these are ratings of version 0"
+
+
+def test_a_rating_of_an_earlier_release_beyond_the_bounds_does_not_stop_the_others_from_being_learned(
+    bench: Bench,
+) -> None:
+    bench.rated({"a": 1.0, "b": 0.0, "c": 1e308})
+    bench.train(train={"batch_size": 3})
+    assert bench.states() == {"a": "trained", "b": "trained", "c": "discarded"}
+    (why,) = [trace.reason for trace in bench.store.all() if trace.id == "c"]
+    assert why == "its reward is not from 0 to 1 (plugins.online.rewards)"
+
+
 def test_what_cannot_be_trained_is_discarded_with_the_reason(bench: Bench) -> None:
     bench.rated({"good": 1.0, "bad": 0.0, "unrated": None})
     greedy = bench.reply("x")

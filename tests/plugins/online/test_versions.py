@@ -78,16 +78,46 @@ def test_a_candidate_of_a_withdrawn_version_is_rejected(store: Store) -> None:
         versions.withdraw(1, "by hand")
 
 
+def rate(store: Store, version: int, reward: float | None, *, key: str = "k", task: str = "") -> None:
+    """A new reply of a version, rated."""
+    name = f"r{sum(1 for _ in store.all())}"
+    store.record([trace(name, key=key, versions=trace("x").versions * 0 + version)])
+    store.rate([name], reward, task or name, "0")
+
+
 def test_ratings_by_version(store: Store) -> None:
-    for number, (version, reward) in enumerate([(1, 1.0), (1, 0.0), (1, 1.0), (2, 0.5), (3, None)]):
-        made = trace(f"r{number}", versions=trace("x").versions * 0 + version)
-        store.record([made])
-        store.rate([made.id], reward, "t", "0")
-    found = Versions(store).ratings([1, 2, 3])
-    assert set(found) == {1, 2}
-    assert found[1].count == 3 and found[1].mean == pytest.approx(2 / 3)
-    assert found[1].variance == pytest.approx(1 / 3)
-    assert (found[2].count, found[2].variance) == (1, 0)
+    for version, reward in [(1, 1.0), (1, 0.0), (1, 1.0), (2, 0.5), (3, None)]:
+        rate(store, version, reward)
+    found = Versions(store).ratings([3, 1, 2], (0, 1))
+    assert {version: list(rewards) for version, rewards in found.items()} == {3: [], 1: [1, 0, 1], 2: [0.5]}
+    assert list(found) == [3, 1, 2]
+    assert Versions(store).rated(1) == Versions(store).count_ratings(1) == 3
+
+
+def test_an_episode_is_one_rating_of_each_version(store: Store) -> None:
+    for version, reward in [(1, 1.0), (1, 0.0), (2, 0.25), (2, 0.25)]:
+        rate(store, version, reward, task="one")
+    rate(store, 1, 0.75, key="other", task="one")
+    versions = Versions(store)
+    found = versions.ratings([1, 2], (0, 1))
+    assert (list(found[1]), list(found[2])) == ([0.5, 0.75], [0.25])
+    assert (versions.rated(1), versions.count_ratings(1)) == (3, 2)
+
+
+def test_of_the_first_ratings_no_key_has_more_than_its_share(store: Store) -> None:
+    for key, reward in [*[("flood", 0.0)] * 5, ("a", 1.0), ("b", 0.9), ("a", 0.8)]:
+        rate(store, 1, reward, key=key)
+    assert list(Versions(store).ratings([1], (0, 1))[1]) == [0, 1, 0.9, 0, 0.8, 0, 0, 0]
+
+
+def test_statistics_are_finite_whatever_an_earlier_release_has_stored(store: Store) -> None:
+    for reward in (1e308, 1e308, -1e308, 1e200, 5e-324):
+        rate(store, 1, reward, task="one")
+        rate(store, 1, reward)
+    found = Versions(store).ratings([1], (-1, 1))[1]
+    assert list(found) == [pytest.approx(0.4), 1, 1, -1, 1, 0]
+    count, mean = store.status().ratings[1]
+    assert count == 10 and abs(mean) <= 1e6
 
 
 def test_staleness_is_the_distance_in_the_tree_of_versions() -> None:
