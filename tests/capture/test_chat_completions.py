@@ -224,6 +224,20 @@ def test_in_evaluation_the_agents_sampling_is_honoured_and_greedy_calls_are_not_
     assert timelines(session.record.trained_calls) == []
 
 
+def test_in_evaluation_top_p_0_keeps_the_likeliest_token_and_each_choice_has_a_seed_of_its_own(
+    bench, tokenizer, sdk
+) -> None:
+    engine = ScriptedEngine(tokenizer, lambda r, p: "ok")
+    with bench(engine).session(policy=SamplingPolicy(training=False)):
+        sdk.chat.completions.create(model="m", messages=USER, top_p=0)
+        sdk.chat.completions.create(model="m", messages=USER, n=3, seed=3)
+        sdk.chat.completions.create(model="m", messages=USER, seed=-1)
+    sampling = [r.sampling for r in engine.requests]
+    assert 0 < sampling[0].top_p < 1e-3
+    assert sorted(s.seed for s in sampling[1:4]) == [3, 4, 5]
+    assert sampling[4].seed >= 0
+
+
 def test_length_stop_reaches_the_framework(bench, tokenizer, sdk) -> None:
     with bench(ScriptedEngine(tokenizer, lambda r, p: "a b c d e f")).session():
         answer = sdk.chat.completions.create(model="m", messages=USER, max_completion_tokens=2)

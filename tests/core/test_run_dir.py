@@ -128,7 +128,28 @@ def test_the_list_of_tasks_appears_whole_or_not_at_all(
     monkeypatch.undo()
     assert not (tmp_path / "tasks.json").exists()
     keep_same_tasks(tmp_path, job)
-    assert json.loads((tmp_path / "tasks.json").read_text()) == [f"q{n}" for n in range(6)]
+    assert [name for name, _ in json.loads((tmp_path / "tasks.json").read_text())] == [
+        f"q{n}" for n in range(6)
+    ]
+
+
+def test_a_deterministic_run_is_not_resumed_with_other_content_under_the_same_ids(
+    tmp_path: Path, job: Job
+) -> None:
+    keep_same_tasks(tmp_path, job)
+    tasks = [
+        dataclasses.replace(task, metadata={"answer": "42"}) if task.id == "q3" else task
+        for task in job.tasks
+    ]
+    with pytest.raises(ConfigError, match="number 4 is still 'q3', but has another content"):
+        keep_same_tasks(tmp_path, dataclasses.replace(job, tasks=tasks))
+
+
+def test_a_run_of_an_earlier_release_kept_only_the_ids_of_its_tasks(tmp_path: Path, job: Job) -> None:
+    (tmp_path / "tasks.json").write_text(json.dumps([f"q{n}" for n in range(6)]))
+    keep_same_tasks(tmp_path, job)
+    with pytest.raises(ConfigError, match="number 1 was 'q0' and is 'q1'"):
+        keep_same_tasks(tmp_path, with_tasks(job, 1, 0, 2, 3, 4, 5))
 
 
 def test_a_run_that_is_not_deterministic_takes_whatever_tasks_there_are(tmp_path: Path, job: Job) -> None:

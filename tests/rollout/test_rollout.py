@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -76,6 +77,36 @@ def test_failures_are_counted_by_cause_and_end_nothing(bench, tokenizer) -> None
     assert "docs/frameworks.md" in by_task["t3"].error, "says what to do about it"
     metrics = summarize(episodes, 1.0)
     assert metrics["episodes_failed"] == 5 and metrics["reward"] == 1.0
+
+
+@pytest.mark.parametrize("whose", ["workflow", "judge"])
+def test_a_cancelled_sub_task_and_an_exit_fail_their_episodes_only(bench, tokenizer, whose: str) -> None:
+    async def ends_in_another_way(task: Any) -> None:
+        if task.id == "t1":  # the loser of a race is cancelled, and awaited
+            loser = asyncio.create_task(asyncio.sleep(60))
+            loser.cancel()
+            await loser
+        if task.id == "t2":
+            asyncio.current_task().cancel()
+            await asyncio.sleep(60)
+        if task.id == "t3":
+            sys.exit(3)
+
+    async def agent(task: Any) -> str:
+        said = await ask(task.query)
+        if whose == "workflow":
+            await ends_in_another_way(task)
+        return said
+
+    async def judge(task: Any, output: Any) -> float:
+        if whose == "judge":
+            await ends_in_another_way(task)
+        return 1.0
+
+    episodes = bench(ScriptedEngine(tokenizer, echo)).run(agent, judge, tasks=5)
+    assert failures(episodes) == {f"{whose}:Cancelled": 2, f"{whose}:RuntimeError": 1}
+    said = {e.plan.task.id: e.error for e in episodes if e.failure}
+    assert "awaited a task that was cancelled" in said["t1"] and "SystemExit: 3" in said["t3"]
 
 
 def test_a_retry_gets_a_fresh_instance_and_a_fresh_record(bench, tokenizer) -> None:

@@ -262,7 +262,9 @@ class Asked:
         attempt, chat, asked_stops = self.attempt, self.chat, self.request.stop
         answerer = attempt.answerer
         assert chat
-        sampling, overridden = answerer.policy.resolve(self.request, self._seed(number), chat.stop_token_ids)
+        sampling, overridden = answerer.policy.resolve(
+            self.request, self._seed(number), chat.stop_token_ids, index
+        )
         for name in overridden:
             attempt.counters[f"overridden:{name}"] += 1
         ids = prompt.node.ids()

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from ajet.capture.wires import ChatRequest
 from ajet.types import Sampling
 
+LEAST_TOP_P = 1e-6
+"""What a top_p of 0 means: only the likeliest token is left. Engines take no 0."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingPolicy:
@@ -22,9 +25,10 @@ class SamplingPolicy:
     """For calls that set none."""
 
     def resolve(
-        self, request: ChatRequest, seed: int | None, stop_token_ids: tuple[int, ...] = ()
+        self, request: ChatRequest, seed: int | None, stop_token_ids: tuple[int, ...] = (), index: int = 0
     ) -> tuple[Sampling, list[str]]:
-        """The parameters of a call, and the names of the request's parameters that were overridden."""
+        """The parameters of a choice, and the names of the request's parameters that were overridden. ``index`` counts the
+        choices of a request: each has a seed of its own."""
         asked = {"temperature": request.temperature, "top_p": request.top_p, "seed": request.seed}
         used = {"temperature": self.temperature, "top_p": self.top_p, "seed": seed}
         overridden = []
@@ -32,9 +36,11 @@ class SamplingPolicy:
             overridden = [name for name, value in asked.items() if value is not None and value != used[name]]
         else:
             used |= {name: value for name, value in asked.items() if value is not None}
+            if request.seed is not None:
+                used["seed"] = (request.seed + index) % 2**63  # clients may send any whole number of 64 bits
         sampling = Sampling(
             temperature=float(used["temperature"] or 0.0),
-            top_p=float(used["top_p"] or 1.0),
+            top_p=max(float(used["top_p"]), LEAST_TOP_P),  # type: ignore[arg-type]
             top_k=self.top_k,
             max_tokens=request.max_tokens or self.max_tokens,
             stop=request.stop,

@@ -10,6 +10,10 @@ T = TypeVar("T")
 _GRACE = 2.0  # seconds that cancelled code has to clean up
 
 
+class Cancelled(Exception):
+    """The code ended as cancelled, though nobody had cancelled it: it awaited a task that it, or a library, had cancelled."""
+
+
 class DeadlinePassed(Exception):
     """The deadline passed. Unlike TimeoutError, it cannot be confused with a timeout of the awaited code."""
 
@@ -22,8 +26,8 @@ async def within(
 ) -> T:
     """The coroutine's result; it runs in a task of this name. Raises DeadlinePassed after ``seconds`` (None: no
     limit), not counting those that ``excused`` reports, at most two seconds late: code that does not react to its
-    cancellation is abandoned."""
-    task = asyncio.create_task(coroutine, name=name)
+    cancellation is abandoned. Raises Cancelled, and RuntimeError for SystemExit, so that one coroutine cannot end all others."""
+    task = asyncio.create_task(_without_exit(coroutine), name=name)
     clock = asyncio.get_running_loop().time
     started = clock()
     try:
@@ -32,8 +36,19 @@ async def within(
             if left is not None and left <= 0:
                 raise DeadlinePassed
             await asyncio.wait({task}, timeout=left and max(left, 0.05))
+        if task.cancelled():
+            raise Cancelled(
+                "it awaited a task that was cancelled. Catch asyncio.CancelledError where you await that task."
+            )
         return task.result()
     finally:
         if not task.done():
             task.cancel()
             await asyncio.wait({task}, timeout=_GRACE)
+
+
+async def _without_exit(coroutine: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await coroutine
+    except SystemExit as error:  # asyncio would end the event loop
+        raise RuntimeError(f"SystemExit: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -32,7 +33,7 @@ RUNNING = "running.json"
 """Names the process that writes here. Deleted when the run ends or fails normally; if it is still there, the process was
 killed or crashed."""
 TASKS = "tasks.json"
-"""Ids of the training tasks of a deterministic run, in their order."""
+"""Ids of the training tasks of a deterministic run, in their order, each with a hash of its content."""
 
 
 def new_run_dir(job: Job) -> Path:
@@ -127,9 +128,10 @@ def keep_same_tasks(run_dir: Path, job: Job) -> None:
     Raises ConfigError that names the first other one."""
     if not job.config.run.deterministic:
         return
-    file, ids = run_dir / TASKS, [task.id for task in job.tasks]
+    file = run_dir / TASKS
+    now: list[Any] = [[task.id, _digest(task)] for task in job.tasks]
     if not file.exists():
-        write_whole(file, json.dumps(ids))
+        write_whole(file, json.dumps(now))
         return
     try:
         began = json.loads(file.read_text(encoding="utf-8"))
@@ -140,16 +142,31 @@ def keep_same_tasks(run_dir: Path, job: Job) -> None:
             f"{file}: cannot be read ({error}), so it is unknown which tasks this deterministic run began with. Bring the file "
             "back from a copy, or resume with --no-deterministic."
         ) from None
-    if began == ids:
+    if not all(isinstance(task, list) for task in began):  # runs of earlier releases kept only ids
+        now = [name for name, _ in now]
+    if began == now:
         return
-    other = next((i for i, (one, two) in enumerate(zip(began, ids, strict=False)) if one != two), None)
-    index = min(len(began), len(ids)) if other is None else other
-    was, now = ((f"{found[index]!r}" if index < len(found) else "none") for found in (began, ids))
+    other = next((i for i, (one, two) in enumerate(zip(began, now, strict=False)) if one != two), None)
+    index = min(len(began), len(now)) if other is None else other
+    was, then = (_name_at(tasks, index) for tasks in (began, now))
+    found = f"was {was} and is {then}" if was != then else f"is still {was}, but has another content"
     raise ConfigError(
         "task.reader",
-        f"this deterministic run began with {len(began)} tasks, and now there are {len(ids)}: number {index + 1} "
-        f"was {was} and is {now}. Restore the tasks, or resume with --no-deterministic.",
+        f"this deterministic run began with {len(began)} tasks, and now there are {len(now)}: number {index + 1} "
+        f"{found}. Restore the tasks, or resume with --no-deterministic.",
     )
+
+
+def _digest(task: Task) -> str:
+    """A hash of all that a task holds."""
+    content = json.dumps([task.query, task.messages, task.metadata], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def _name_at(tasks: Sequence[Any], index: int) -> str:
+    if index >= len(tasks):
+        return "none"
+    return repr(tasks[index][0] if isinstance(tasks[index], list) else tasks[index])
 
 
 def keep_tokenizer(run_dir: Path, tokenizer: Any, progress: Progress) -> None:
