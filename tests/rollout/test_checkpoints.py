@@ -88,6 +88,35 @@ def test_a_checkpoint_whose_contents_cannot_be_read_is_skipped_too(tmp_path: Pat
     assert "invalid header" in said[0] and checkpoints(tmp_path) == [one]
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "adapters/a.safetensors"])
+def test_a_checkpoint_with_a_changed_bit_is_skipped_by_name_and_the_one_before_it_is_used(
+    tmp_path: Path, name: str
+) -> None:
+    first, second = written(tmp_path, 1, 2)
+    content = bytearray((second / name).read_bytes())
+    content[2500] ^= 1
+    (second / name).write_bytes(content)
+    loaded: list[Path] = []
+    said: list[str] = []
+    assert restore(tmp_path, loaded.append, said.append) == 1
+    assert loaded == [first] and f"{name} has changed since it was written" in said[0]
+
+
+def test_a_changed_step_is_noticed(tmp_path: Path) -> None:
+    written(tmp_path, 1, 2)
+    (tmp_path / "checkpoints" / "step_000002" / "ajet.json").write_text('{"step": 3, "version": 2}')
+    said: list[str] = []
+    assert restore(tmp_path, lambda path: None, said.append) == 1
+    assert "its ajet.json is that of step 3" in said[0]
+
+
+def test_a_checkpoint_of_an_earlier_release_has_only_sizes(tmp_path: Path) -> None:
+    (only,) = written(tmp_path, 1)
+    sizes = {name: of["size"] for name, of in json.loads((only / "files.json").read_text()).items()}
+    (only / "files.json").write_text(json.dumps(sizes))
+    assert restore(tmp_path, lambda path: None, print) == 1
+
+
 def test_checkpoints_that_all_cannot_be_loaded_keep_their_names(tmp_path: Path) -> None:
     paths = written(tmp_path, 1, 2)
 

@@ -1,7 +1,7 @@
 """Checkpoints of a run folder: only those that are complete on the disk are used.
 
-``files.json`` is written last and lists the size of every other file, so that a truncated copy, or a disk that lost
-the end of a file, is detected before anything is loaded.
+``files.json`` is written last and lists the size and the CRC-32 of every other file, so that a truncated copy, a disk that lost
+the end of a file, or one that changed a bit, is detected before anything is loaded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ajet.interfaces.backbone import CheckpointDamaged
@@ -21,8 +23,8 @@ CHECKPOINTS = "checkpoints"
 CHECKPOINT_STATE = "ajet.json"
 """Holds, in addition to the trainer's files, the step, the weight version and the validation reward at that step."""
 FILES = "files.json"
-"""Maps each file of the checkpoint to its size, except itself and `ajet.json`, which is rewritten when a validation
-reward is added."""
+"""Maps each file of the checkpoint to its size and checksum (earlier releases: its size), except itself and `ajet.json`, which is
+rewritten when a validation reward is added."""
 DAMAGED = "damaged_"
 """Prefix of the name of a checkpoint that was set aside."""
 
@@ -47,21 +49,35 @@ def validation_reward(checkpoint: Path) -> float:
 def fault(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint, as far as file sizes show; None if it is complete."""
     try:
-        sizes = json.loads((checkpoint / FILES).read_bytes())
-        int(_state(checkpoint)["step"])
+        listed = json.loads((checkpoint / FILES).read_bytes())
+        step = int(_state(checkpoint)["step"])
     except FileNotFoundError as error:
         return f"it has no {Path(error.filename).name}"
     except (OSError, ValueError, LookupError, TypeError) as error:
         return f"its {FILES} or {CHECKPOINT_STATE} cannot be read ({error})"
-    if not isinstance(sizes, dict):
+    if not isinstance(listed, dict):
         return f"its {FILES} is not a JSON object"
+    if checkpoint.name.startswith("step_") and checkpoint.name != f"step_{step:06d}":
+        return f"its {CHECKPOINT_STATE} is that of step {step}"
     found = _sizes(checkpoint)
-    for name, size in sizes.items():
+    for name, noted in listed.items():
+        size = noted["size"] if isinstance(noted, dict) else noted
         if name not in found:
             return f"{name} is missing"
         if found[name] != size:
             return f"{name} has {found[name]} bytes instead of {size}"
     return None
+
+
+def changed(checkpoint: Path) -> str | None:
+    """Which file of a complete checkpoint is not what was written, as far as checksums show; None if all are. Reads all files."""
+    noted = json.loads((checkpoint / FILES).read_bytes())
+    expected = {name: of["crc32"] for name, of in noted.items() if isinstance(of, dict)}
+    found = _checksums(checkpoint, list(expected))
+    return next(
+        (f"{name} has changed since it was written" for name in expected if found[name] != expected[name]),
+        None,
+    )
 
 
 def write_checkpoint(
@@ -86,7 +102,10 @@ def write_checkpoint(
         with writing(final):
             save(partial)
             (partial / CHECKPOINT_STATE).write_text(json.dumps({"step": step, **state}))
-            (partial / FILES).write_text(json.dumps(_sizes(partial), indent=1))
+            sizes = _sizes(partial)
+            checksums = _checksums(partial, list(sizes))
+            listed = {name: {"size": size, "crc32": checksums[name]} for name, size in sizes.items()}
+            (partial / FILES).write_text(json.dumps(listed, indent=1))
             shutil.rmtree(final, ignore_errors=True)  # a damaged one
             replace(partial, final)
     except BaseException:
@@ -116,6 +135,8 @@ def restore(run_dir: Path, load: Callable[[Path], None], say: Callable[[str], No
     refused: dict[Path, CheckpointDamaged] = {}
     for checkpoint in reversed(checkpoints(run_dir)):
         try:
+            if other := changed(checkpoint):
+                raise CheckpointDamaged(other)
             load(checkpoint)
         except CheckpointDamaged as error:
             refused[checkpoint] = error
@@ -169,3 +190,17 @@ def _sizes(folder: Path) -> dict[str, int]:
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
     return {name: size for name, size in sizes.items() if name not in (FILES, CHECKPOINT_STATE)}
+
+
+def _checksums(folder: Path, names: Sequence[str]) -> dict[str, int]:
+    """The CRC-32 of files. It finds any error in up to 32 neighbouring bits; large files are read side by side."""
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(names, pool.map(lambda name: _checksum(folder / name), names), strict=True))
+
+
+def _checksum(file: Path) -> int:
+    found = 0
+    with file.open("rb") as content:
+        while piece := content.read(1 << 22):
+            found = zlib.crc32(piece, found)
+    return found
