@@ -11,7 +11,7 @@ _GRACE = 2.0  # seconds that cancelled code has to clean up
 
 
 class Cancelled(Exception):
-    """The code ended as cancelled, though nobody had cancelled it: it awaited a task that it, or a library, had cancelled."""
+    """The code ended as cancelled without being cancelled from outside: it awaited a task that it, or a library, had cancelled."""
 
 
 class DeadlinePassed(Exception):
