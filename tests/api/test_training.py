@@ -181,3 +181,19 @@ def test_dpo_learns_pairs_and_gives_the_run(folder: Path, model: Path) -> None:
     assert last["preference_margin"] > 0.01 and last["preference_accuracy"] == pytest.approx(1)
     with pytest.raises(ConfigError, match=r"^output= .*out: already exists; name a new folder"):
         ajet.dpo(**given)
+
+
+def test_a_run_that_ruined_its_model_is_no_success_and_names_the_checkpoint_to_go_on_from(
+    training: Arguments, agent: Agent, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def collapses(task: Task, output: Any, episode: Any) -> float:
+        return float(episode.id.startswith("1.") and episode.member % 2)
+
+    training |= {"steps": 3, "set": SET | {"rollout.group_size": 4, "train.batch_size": 4}}
+    with pytest.raises(
+        ajet.AjetError, match=r"^the run did not succeed: the reward has collapsed: .* step 2"
+    ) as found:
+        ajet.run(workflow=agent, judge=collapses, **training)
+    assert "step_000001), with a lower train.learning_rate" in str(found.value)
+    (warned,) = [line for line in caplog.messages if "collapsed" in line]
+    assert warned.startswith("step 2: ")

@@ -197,6 +197,7 @@ class Learner:
             batch,
             step,
             seconds_rollout=self._seconds,
+            saved=lambda: self.saved,
         )
         for episode in episodes:
             self._recorder.episode(episode, phase="train", step=step)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from ajet.capture.process.importing import refusing_calls
@@ -362,6 +363,11 @@ def check_needs(algorithm: Algorithm, backbone: Backbone, where: str) -> None:
         )
 
 
+def _compares(algorithm: Algorithm) -> bool:
+    """Whether no reward gives the only episode of a group an advantage."""
+    return not any(algorithm.advantages(np.array([reward])).any() for reward in (-1e6, 0.0, 1.0, 1e6))
+
+
 def _check_capabilities(
     config: JobConfig, backbone: Backbone, targets: Sequence[TargetPlan], algorithm: Algorithm
 ) -> None:
@@ -393,6 +399,12 @@ def _check_capabilities(
             "continue with `ajet run --resume RUN_DIR`.",
         )
     check_needs(algorithm, backbone, "train.algorithm")
+    if config.rollout.group_size == 1 and config.train.steps and _compares(algorithm):
+        raise ConfigError(
+            "rollout.group_size",
+            f"the algorithm {algorithm.name!r} compares the episodes of a task, so it learns nothing from a group of 1. Set it "
+            "to 2 or more, such as 8, or name an algorithm without groups: ppo, or {type: reinforce++, group_baseline: false}.",
+        )
     for key in sorted(OPTIONAL_KEYS - can.keys):
         section, _, name = key.partition(".")
         settings: Settings = getattr(config, section)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,13 +15,19 @@ from typing import Protocol
 
 from ajet.interfaces.backbone import Trainer
 from ajet.learning.batch import RolloutBatch
+from ajet.learning.collapse import CollapseCheck
 from ajet.learning.gap import GapCheck
 from ajet.learning.settings import TrainSettings
+from ajet.rollout.checkpoints import checkpoints, step_of
 from ajet.rollout.recorder import RunRecorder
 from ajet.types import AjetError, Metrics
 from ajet.utils.threads import to_its_end
 
 log = logging.getLogger("ajet")
+
+
+class NotFinite(AjetError, FloatingPointError):
+    """A step's loss or gradient is not a finite number."""
 
 
 class BatchSource(Protocol):
@@ -56,6 +63,8 @@ class LoopResult:
     checkpoint: Path | None
     train_seconds: float
     """Seconds of the steps alone, without validation and checkpoints."""
+    ruined: str
+    """Why the model is no longer of use, with the remedy; empty if it may be."""
 
 
 async def train(loop: Loop, first_step: int) -> LoopResult:
@@ -75,17 +84,21 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
     settings, trainer, recorder = loop.settings, loop.trainer, loop.recorder
     before = await loop.validate(0) if loop.validate and first_step == 1 else {}
     after, checkpoint, seconds = before, None, 0.0
-    gap = GapCheck()
+    gap, collapse = GapCheck(), CollapseCheck()
     for step in range(first_step, settings.steps + 1):
         started = time.monotonic()
         batch = await ahead.batch(step, trainer.version)
         rollout = time.monotonic() - started
-        metrics = await training_step(trainer, loop.publish, batch, step, seconds_rollout=rollout)
+        metrics = await training_step(
+            trainer, loop.publish, batch, step, seconds_rollout=rollout, saved=partial(newest, recorder.dir)
+        )
         seconds += time.monotonic() - started
         recorder.metrics("train", step, metrics)
         loop.on_step(step, metrics)
         on_policy = not settings.asynchronous or step == first_step
         if on_policy and (warning := gap.warning(step, metrics)):
+            log.warning("%s", warning)
+        if warning := collapse.warning(step, metrics):
             log.warning("%s", warning)
         # Messages and tokens of an episode refer to each other, so only the collector frees them. Here fewer calls wait for it
         # than if it ran during the rollout, where it would stop all of them.
@@ -97,14 +110,34 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
             after = await loop.validate(step)
             state["validation_reward"] = after["reward"]
         is_best = settings.keep_best and recorder.beats_all(state.get("validation_reward"))
-        if last or is_best or step % settings.save_every == 0:
+        regular = step % settings.save_every == 0 and not collapse.found()  # keeps those from before it
+        if last or is_best or regular:
             keep = settings.keep_last
             save = partial(recorder.checkpoint, step, trainer.save, state, keep, keep_best=settings.keep_best)
             # Writing a checkpoint is slow. In a thread it does not delay the next step's episodes, and waiting for its end
             # keeps the run folder locked until the checkpoint is complete.
             checkpoint = await to_its_end(save)
             loop.on_checkpoint(step, checkpoint)
-    return LoopResult(before, after, checkpoint, seconds)
+    found, ruined = collapse.found(), ""
+    if found and after.get("reward", collapse.reward) <= collapse.reward:
+        kept = newest(recorder.dir, before=collapse.since)
+        ruined = f"{found}. {_again(kept, settings.learning_rate)}"
+    return LoopResult(before, after, checkpoint, seconds, ruined)
+
+
+def newest(run_dir: Path, before: float = math.inf) -> Path | None:
+    """The newest checkpoint of a run, or the newest from ``before`` a step."""
+    return next((path for path in reversed(checkpoints(run_dir)) if step_of(path) < before), None)
+
+
+def _again(checkpoint: Path | None, learning_rate: float) -> str:
+    """The remedy for a model that training has ruined; ``checkpoint`` is the last from before."""
+    start = (
+        f"from its last checkpoint before that, if it is still good (--model {checkpoint}),"
+        if checkpoint
+        else "from the beginning"
+    )
+    return f"Train again {start} with a lower train.learning_rate (now {learning_rate:g})."
 
 
 async def training_step(
@@ -114,11 +147,18 @@ async def training_step(
     step: int,
     *,
     seconds_rollout: float,
+    saved: Callable[[], Path | None],
 ) -> Metrics:
     """Update the weights with a batch and publish them; returns the step's metrics. ``seconds_rollout`` says how long the
-    batch took."""
+    batch took, and ``saved`` finds the last checkpoint. Raises NotFinite, and then publishes nothing."""
     started = time.monotonic()
-    updated = await asyncio.to_thread(trainer.update, batch.batch)
+    try:
+        updated = await asyncio.to_thread(trainer.update, batch.batch)
+        for name in ("loss", "grad_norm"):
+            if not math.isfinite(updated.get(name, 0.0)):
+                raise FloatingPointError(f"the {name} is {updated[name]}")
+    except FloatingPointError as error:
+        raise NotFinite(f"step {step}: {error}. {_again(saved(), batch.batch.learning_rate)}") from error
     assert_all_trained(batch, updated, step)
     version = await publish()
     return {

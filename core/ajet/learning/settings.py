@@ -94,7 +94,9 @@ class TrainSettings(Settings):
     )
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
     save_every: int = Field(
-        10, ge=1, description="Write a checkpoint every this many steps, and after the last."
+        10,
+        ge=1,
+        description="Write a checkpoint every this many steps, unless the reward has collapsed, and after the last.",
     )
     keep_last: int = Field(2, ge=1, description="Number of newest checkpoints to keep.")
     keep_best: bool = Field(

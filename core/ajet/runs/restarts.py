@@ -19,6 +19,12 @@ RESTARTS = "restarts.jsonl"
 def run_job(job: Job) -> RunResult:
     """Run a prepared job to its end. After `MachineFailed`, the run resumes from its last checkpoint, at most
     ``run.restarts`` times in all for its folder. Any other exception ends it."""
+    wanted, tasks = job.config.train.batch_size, len(job.tasks)
+    if job.backbone.capabilities.trains and tasks < wanted:
+        job.progress.say(
+            f"warning: train.batch_size is {wanted}, but there are only {tasks} tasks, so a step takes some of them several "
+            "times, as separate groups. Lower it, or add tasks."
+        )
     while True:
         try:
             return job.backbone.run(job)

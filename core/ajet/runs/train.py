@@ -45,7 +45,7 @@ from ajet.runs.runtime import (
     open_runtime,
     training_policy,
 )
-from ajet.types import Metrics
+from ajet.types import AjetError, Metrics
 from ajet.utils.asyncrun import run
 
 
@@ -104,6 +104,9 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
                     on_checkpoint=listeners.checkpoint_saved,
                 )
                 ended = await train(loop, done + 1)
+            # Any other order may end in hard tasks.
+            if ended.ruined and config.task and config.task.selector.type == "shuffle":
+                raise AjetError(f"the run did not succeed: {ended.ruined}")
             listeners.result = RunResult(
                 run_dir=run_dir,
                 steps=config.train.steps,

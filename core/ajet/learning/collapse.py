@@ -1,0 +1,68 @@
+"""Whether rewards have collapsed: they have fallen to one value, and no group differs in them any more.
+
+While a model learns, each group has equal rewards with some probability. A fall is no collapse as long as this
+probability explains it, as it does with tasks that are seldom solved.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ajet.types import Metrics
+
+RARE = 1e-3
+"""Equal groups in a row that are less probable than this are a collapse."""
+
+
+class CollapseCheck:
+    """Follows the steps of a run."""
+
+    def __init__(self) -> None:
+        self.since = 0
+        """The first step of the rewards that are all equal and lower than before; 0 if there is none."""
+        self.reward = 0.0
+        """Their value."""
+        self._equal = 0.0
+        """Groups since then."""
+        self._before = self._equal_before = self._rewards_before = 0.0
+        """Earlier groups, those of them with equal rewards, and the sum of their mean rewards."""
+        self._warned = False
+
+    def warning(self, step: int, metrics: Metrics) -> str:
+        """What is wrong after a step with these metrics; "" if nothing is, or if it was said before."""
+        self._follow(step, metrics)
+        if self._warned or not (found := self.found()):
+            return ""
+        self._warned = True
+        return f"step {step}: {found}. Stop the run if it stays so, and lower train.learning_rate"
+
+    def found(self) -> str:
+        """The collapse in words; "" if there is none."""
+        chance = (self._equal_before + 1) / (self._before + 2)
+        if not self.since or chance**self._equal >= RARE:
+            return ""
+        before = self._rewards_before / self._before
+        return (
+            f"the reward has collapsed: since step {self.since} all episodes of {self._equal:.0f} groups have the reward "
+            f"{self.reward:g}, after a mean of {before:.3g}, so nothing is learned"
+        )
+
+    def _follow(self, step: int, metrics: Metrics) -> None:
+        reward, share = metrics.get("reward"), metrics.get("groups_zero_advantage")
+        if reward is None or share is None:
+            return
+        groups = metrics["groups"]
+        if self.since and not (share == 1 and math.isclose(reward, self.reward)):
+            self._count(self._equal, self._equal, self.reward)
+            self.since, self._equal = 0, 0.0
+        if self.since or (share == 1 and reward * self._before < self._rewards_before):
+            self.since, self.reward = self.since or step, reward
+            self._equal += groups
+        else:
+            skipped = metrics.get("groups_skipped", 0.0) if share < 1 else 0.0
+            self._count(groups + skipped, groups * share + skipped, reward)
+
+    def _count(self, groups: float, equal: float, reward: float) -> None:
+        self._before += groups
+        self._equal_before += equal
+        self._rewards_before += groups * reward
