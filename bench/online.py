@@ -68,7 +68,7 @@ JOB: dict[str, Any] = {
     "train": {"batch_size": 64, "learning_rate": 1e-4, "warmup_steps": 4},
     "eval": {"sampling": {"max_tokens": 16, "temperature": 0}},
     "backbone": {"name": "local", "local": {"threads": 1}},
-    "plugins": {"online": {"rollback": {"ratings": 64}}},  # as many as an update takes
+    "plugins": {"online": {"rollback": {"ratings": 64}}},
 }
 JUDGE = """
 import re
@@ -256,8 +256,12 @@ def learned(folder: Path, seed: int, minutes: float, recovery: float) -> dict[st
 
 
 def wait_until_idle(store: Store) -> None:
-    """Until what is rated is trained, up to a batch, and the explorer serves the last version."""
-    while store.waiting(by_run=True) >= JOB["train"]["batch_size"]:
+    """Until no update is possible with what is rated, and the explorer serves the last version."""
+    versions = Versions(store)
+    while store.waiting(by_run=True) >= JOB["train"]["batch_size"] and (
+        (serving := versions.serving())
+        and versions.count_ratings(serving.number) >= JOB["plugins"]["online"]["rollback"]["ratings"]
+    ):
         time.sleep(0.5)
     time.sleep(10)
 
