@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, get_args
 
 import pluggy
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from ajet import hookspecs
 from ajet.interfaces.base import Plugin, Settings
@@ -143,14 +144,23 @@ def validated(cls: type[T], fields: Mapping[str, Any], where: str) -> T:
 def explain_validation(
     error: ValidationError, cls: type[Any], where: str, elsewhere: Iterable[str] = ()
 ) -> tuple[str, str]:
-    """The key of the first fault of a pydantic error, and what is wrong with it. For a misspelt key that is the nearest one: of
-    the same section, else one of ``elsewhere`` (dotted keys) with such a last part."""
-    fault = error.errors()[0]
+    """The key of the first fault of a pydantic error, and what is wrong with it and with the other keys. For a misspelt key that is
+    the nearest one: of the same section, else one of ``elsewhere`` (dotted keys) with such a last part."""
+    faults: dict[tuple[Any, ...], ErrorDetails] = {}
+    for fault in error.errors():  # one a key: each kind of a union has a fault of its own
+        faults.setdefault(_fields(cls, fault["loc"])[0], fault)
+    others = {
+        part: key for key in reversed(list(elsewhere)) for part in key.split(".")
+    }  # the first one stays
+    (path, text), *more = [_explain(fault, cls, where, others) for fault in faults.values()]
+    return path, " ".join([text, *(f"Also {key}: {what}" for key, what in more)])
+
+
+def _explain(fault: ErrorDetails, cls: type[Any], where: str, others: Mapping[str, str]) -> tuple[str, str]:
     path = ".".join([where, *map(str, fault["loc"])]).strip(".").replace("=.", "= ")
     if fault["type"] == "extra_forbidden":
-        word, known = str(fault["loc"][-1]), _keys_at(cls, fault["loc"][:-1])
-        last_parts = {key.rpartition(".")[2]: key for key in reversed(list(elsewhere))}  # the first one stays
-        other = last_parts.get(nearest_name(word, last_parts), "")
+        word, known = str(fault["loc"][-1]), _fields(cls, fault["loc"][:-1])[1]
+        other = others.get(nearest_name(word, others), "")
         hint = nearest(word, known) or (f"; did you mean {other!r}" if other else "")
         return path, f"unknown key{hint}. Known: {', '.join(known)}."
     if fault["type"] == "missing":
@@ -159,15 +169,16 @@ def explain_validation(
     return path, f"{message[0].lower() + message[1:]} (found {fault['input']!r})."
 
 
-def _keys_at(cls: type[Any], path: Iterable[Any]) -> list[str]:
-    for key in path:
+def _fields(cls: type[Any], path: Sequence[Any]) -> tuple[tuple[Any, ...], list[str]]:
+    """The part of a fault's path that leads through sections, with one key after them, and the keys of what it leads to."""
+    for depth, key in enumerate(path, 1):
         field = cls.model_fields.get(key)
         kinds = (field.annotation, *get_args(field.annotation)) if field else ()  # of `X | None`, also X
         found = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
         if found is None:
-            return []
+            return tuple(path[:depth]), []
         cls = cast(type[Any], found)
-    return list(cls.model_fields)
+    return tuple(path), list(cls.model_fields)
 
 
 def _kind_and_name(cls: Any) -> tuple[str, str]:

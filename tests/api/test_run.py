@@ -194,6 +194,8 @@ def test_a_job_file_lies_under_the_arguments_and_set_over_them(folder: Path, deb
         ),
         ({"tasks": ["2+2?"]}, r"^tasks=\[0\]: is a str"),
         ({"tasks": object()}, r"^tasks=: is a object"),
+        ({"learning_rate": 1e-4}, r"^learning_rate=: .* did you mean set=.'train.learning_rate': …."),
+        ({"stepz": 3}, r"^stepz=: ajet.run has no such argument; did you mean 'steps'"),
         ({"tasks": RECORDS * 2}, r"^tasks=: duplicate task id 'a'"),
         ({"steps": -1}, r"^steps=: input should be greater"),
         ({"set": {"train.stepz": 1}}, r"^set= train.stepz: unknown key; did you mean 'steps'"),
@@ -207,6 +209,12 @@ def test_errors_are_the_command_lines_and_name_the_argument(
     with pytest.raises(ConfigError, match=said) as caught:
         ajet.run(**({"workflow": named, "judge": "exact"} | debugging | arguments))
     assert "\n" not in str(caught.value)
+
+
+def test_a_table_of_tasks_is_refused_with_the_call_that_gives_its_rows(debugging: Arguments) -> None:
+    table = pytest.importorskip("pandas").DataFrame(RECORDS)
+    with pytest.raises(ConfigError, match=r'^tasks=: is a DataFrame. Give its rows: .*to_dict\("records"\)'):
+        ajet.run(**{"workflow": named, "judge": "exact"} | debugging | {"tasks": table})
 
 
 def test_a_run_that_fails_raises(debugging: Arguments) -> None:
@@ -309,6 +317,23 @@ else:
     except KeyboardInterrupt:
         print("interrupted []", flush=True)
 """
+
+
+@pytest.mark.parametrize("where", ["loop", "script"])
+def test_ctrl_c_that_ends_a_script_is_told_in_one_line_with_the_run_folder(folder: Path, where: str) -> None:
+    """No traceback, also where a loop runs; the exit code stays that of Ctrl-C."""
+    script = textwrap.dedent(SCRIPT_OF_A_NOTEBOOK).replace(
+        "except KeyboardInterrupt:", "except ZeroDivisionError:"
+    )
+    (folder / "cell.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "cell.py", where], capture_output=True, text=True, timeout=PATIENCE, cwd=folder
+    )
+    assert done.stderr.startswith(f"interrupted. Run folder: {folder / 'runs'}") and done.returncode in (
+        -2,
+        130,
+    )
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("where", ["loop", "script"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -221,17 +222,61 @@ def raises(task, output):
 
 def needs_text(task, output):
     return float("4" in output.response)
+
+def nothing(task, output):
+    pass
+
+def not_finite(task, output):
+    return float("nan")
+
+async def forgotten(task, output):
+    async def reward(): return 1.0
+    return reward()
+
+def of_trl(completions, answer, **kwargs):
+    return [1.0 for _ in completions]
+
+import ajet
+
+class Mine(ajet.Judge):
+    name = "mine"
+    async def judge(self, task, output, episode):
+        return ajet.JudgeOutput(float("inf"))
 """
 
 
 def test_a_judge_that_raises_is_named_with_the_line_of_its_own_code(folder: Folder) -> None:
     file = folder.write("judge.py", JUDGES)
     page = check(folder, "clean", "--judge", "judge.py:raises", "--first", "1", "--group-size", "2", code=1)
-    said = (
-        "2 of 2 episodes failed: judge:TypeError: judge function: TypeError: string indices must be integers"
-    )
+    said = "2 of 2 episodes failed: judge:TypeError: judge raises: TypeError: string indices must be integers"
     assert said in page and f"({file}:3)" in page
     assert "Fix the judge" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "called", "said", "line"),
+    [
+        ("nothing", "nothing", "returned NoneType; expected a number", 11),
+        ("not_finite", "not_finite", "the reward is nan", 14),
+        ("forgotten", "forgotten", "returned a coroutine, which must be awaited", 17),
+        ("Mine", "mine", "the reward is inf", 28),
+    ],
+)
+def test_a_judge_that_breaks_its_contract_is_named_with_its_line(
+    folder: Folder, name: str, called: str, said: str, line: int
+) -> None:
+    file = folder.write("judge.py", JUDGES)
+    page = check(folder, "clean", "--judge", f"judge.py:{name}", "--first", "1", "--group-size", "1", code=1)
+    assert f"judge {called}: " in page and said in page and page.count(f"({file}:{line})") == 1
+
+
+def test_a_reward_function_of_trl_is_refused_with_the_judge_that_calls_it(folder: Folder) -> None:
+    folder.write("judge.py", JUDGES)
+    outcome = folder.ajet("check", "job.yaml", "--workflow", "agent.py:clean", "--judge", "judge.py:of_trl")
+    assert (
+        outcome.code == 2
+        and "def judge(task, output): return reward(completions=[output.response]" in outcome.err
+    )
 
 
 def test_a_workflow_that_returns_none_is_blamed_where_its_judge_fails_for_it(folder: Folder) -> None:
@@ -289,3 +334,55 @@ def test_the_drifting_example_is_explained(folder: Folder, monkeypatch: pytest.M
     for cause in ("whitespace changed", "window slid"):
         assert f"calls could not continue their conversation: {cause}" in outcome.out
     assert "harbour·town,·[-·it·has" in outcome.out and "remedy: Send messages back unchanged" in outcome.out
+
+
+COMMAND = """
+import json, os, sys, urllib.request
+task = json.load(sys.stdin)
+ask = {"model": "m", "messages": [{"role": "user", "content": task["query"]}]}
+request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(ask).encode())
+request.add_header("authorization", "Bearer " + os.environ["OPENAI_API_KEY"])
+urllib.request.urlopen(request).read()
+assert task == json.loads(os.environ["AJET_TASK"])
+print("got", *sorted(task["metadata"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields"),
+    [
+        ((), ["level", "tests"]),
+        (("--set", "task.hidden=[answer,tests]"), ["level"]),
+        (("--set", "task.hidden=[]"), ["answer", "level", "tests"]),
+        (("--judge", ""), ["answer", "level", "tests"]),
+    ],
+    ids=["default", "named", "none", "no judge"],
+)
+def test_a_command_gets_the_fields_that_are_not_for_the_judge_alone(
+    folder: Folder, settings: tuple[str, ...], fields: list[str]
+) -> None:
+    folder.write("solve.py", COMMAND)
+    folder.write("tasks.jsonl", '{"query": "2+2?", "answer": "4", "tests": "t", "level": 1}\n')
+    if settings[:1] == ("--judge",):
+        job = (folder.path / "job.yaml").read_text()
+        folder.write("job.yaml", job.replace("judge: {type: exact}\n", ""))
+        folder.write(
+            "solve.py",
+            f"{COMMAND.replace('print(', 'told = (')}\nprint(json.dumps({{'reward': 0, 'response': ' '.join(told)}}))",
+        )
+        settings = ()
+    printed = folder.ajet("run", "job.yaml", "--workflow", f"cmd:{sys.executable} solve.py", *settings)
+    assert f"got {' '.join(fields)}\n" in printed.out
+
+
+def test_a_response_that_only_the_task_can_have_given_is_a_warning(folder: Folder) -> None:
+    folder.write(
+        "agent.py",
+        f"{AGENT}\nasync def peeks(task):\n    await clean(task)\n    return task.metadata['answer']\n",
+    )
+    assert "! 4 responses repeat the task's answer, which no message has" in check(
+        folder, "peeks", "--first", "2"
+    )
+    folder.write("answers.yaml", "- {say: 'It is 4 or 6.'}\n")
+    assert "repeat the task's answer" not in check(folder, "peeks", "--first", "2")
+    assert "repeat the task's answer" not in check(folder, "clean", "--first", "2")

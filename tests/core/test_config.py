@@ -45,6 +45,40 @@ def test_a_wrong_value_names_key_value_and_source() -> None:
     assert "'many'" in refused({"train": {"steps": "many"}})
 
 
+def test_all_wrong_keys_are_told_at_once_each_once() -> None:
+    tree = {
+        "train": {"steps": "many", "learning_rat": 1.0},
+        "rollout": {"timeout": "soon"},
+        "prompts": 3,
+        "trian": {},
+        "targets": {"policy": {"agents": 3}},
+    }
+    said = refused(tree)
+    for key in (
+        "train.steps",
+        "train.learning_rat",
+        "rollout.timeout",
+        "prompts.",
+        "trian",
+        "targets.policy.agents",
+    ):
+        assert said.count(f"{key}: ") + said.count(f"{key}dict") == 1, (key, said)
+
+
+def test_a_key_that_stands_elsewhere_is_named_also_below_targets() -> None:
+    assert "did you mean 'targets.NAME.lora.rank'" in refused({"lora": {"rank": 8}})
+
+
+@pytest.mark.parametrize("key", ["save_every", "learning_rate", "max_timelines"])
+def test_true_is_no_number(key: str) -> None:
+    assert f"1: train.{key}: expected a number (found True)" in refused({"train": {key: True}})
+
+
+@pytest.mark.parametrize("judge", [["exact", "math"], ("exact",)])
+def test_a_list_of_judges_is_refused_with_the_one_that_adds_them_up(judge: Any) -> None:
+    assert "{type: combine, parts: {" in refused({"judge": judge})
+
+
 def test_the_strongest_layer_wins_and_is_the_source() -> None:
     made = layers({"train": {"steps": 1, "batch_size": 2}}, {"train": {"steps": 3}})
     assert (made.job().train.steps, made.job().train.batch_size) == (3, 2)

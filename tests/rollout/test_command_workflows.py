@@ -220,7 +220,10 @@ def test_a_signal_is_the_cause(run: Run) -> None:
 
 
 def test_a_command_that_asks_nothing_is_told_so(run: Run) -> None:
-    assert run("print('done')").failure == "nothing_captured"
+    episode = run("print('done')")
+    assert (
+        episode.failure == "nothing_captured" and "from OPENAI_BASE_URL and OPENAI_API_KEY" in episode.error
+    )
 
 
 @pytest.mark.parametrize(

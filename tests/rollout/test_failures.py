@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ajet.interfaces.judge import FunctionJudge
 from ajet.rollout.failures import Failure, describe_exception, judge_failure
 from ajet.types import Task, WorkflowOutput
 
@@ -34,9 +35,12 @@ def raised(call: Any) -> Exception:
 def test_none_is_the_workflows_fault_where_the_judge_failed_because_of_it(
     output: WorkflowOutput, judge: Any, cause: str
 ) -> None:
-    failed = judge_failure("mine", output, raised(judge))
+    def mine(task: Task, output: WorkflowOutput) -> float:
+        return 0.0
+
+    failed = judge_failure(FunctionJudge(function=mine), output, raised(judge))
     message = failed.text
-    assert failed.cause == cause and "judge mine: " in message and "test_failures.py:" in message
+    assert failed.cause == cause and ".mine: " in message and "test_failures.py:" in message
     assert ("the workflow returned None" in message) == (
         output.response is None and "steps" not in output.metadata
     )

@@ -51,6 +51,18 @@ def test_sync_workflows_run_in_threads_at_once(bench, tokenizer) -> None:
     assert [e.output.response for e in episodes] == [str(i) for i in range(20)]
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_workflow_that_returns_a_coroutine_is_told_to_await_it(bench, tokenizer, is_async: bool) -> None:
+    async def forgets(task: Any) -> Any:
+        return ask(task.query)
+
+    agent = forgets if is_async else lambda task: forgets(task)
+    (episode,) = bench(ScriptedEngine(tokenizer, echo)).run(agent, tasks=1)
+    assert episode.failure == "workflow:returned_coroutine"
+    assert "returned the coroutine ask, which never ran: write `return await ask(…)`" in episode.error
+
+
 def test_failures_are_counted_by_cause_and_end_nothing(bench, tokenizer) -> None:
     async def flaky(task: Any) -> Any:
         if task.id == "t1":
@@ -74,7 +86,7 @@ def test_failures_are_counted_by_cause_and_end_nothing(bench, tokenizer) -> None
     }
     by_task = {e.plan.task.id: e for e in episodes}
     assert "test_rollout.py:" in by_task["t1"].error, "the line of the user's own code"
-    assert "docs/frameworks.md" in by_task["t3"].error, "says what to do about it"
+    assert "OpenAI-compatible or Anthropic client on httpx" in by_task["t3"].error, "says what to do about it"
     metrics = summarize(episodes, 1.0)
     assert metrics["episodes_failed"] == 5 and metrics["reward"] == 1.0
 

@@ -6,12 +6,17 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import inspect
+import sys
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Generic, ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, TypeVar
 
-from ajet.types import AjetError
+from ajet.job.config import all_keys
+from ajet.types import AjetError, ConfigError
 from ajet.utils.asyncrun import interrupt
+from ajet.utils.suggest import nearest, nearest_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,10 +29,17 @@ def anywhere(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return function(*args, **kwargs)
-        return _Thread(functools.partial(function, *args, **kwargs)).wait()
+            check_arguments(function, args, kwargs)
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                return function(*args, **kwargs)
+            return _Thread(functools.partial(function, *args, **kwargs)).wait()
+        except ConfigError as error:  # its text says all, so its traceback need not lead through our frames
+            raise error.with_traceback(None) from error.__cause__
+        except KeyboardInterrupt as error:
+            _in_one_line(error)
+            raise
 
     return call
 
@@ -37,10 +49,38 @@ def awaitable(function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
 
     @functools.wraps(function)
     async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        check_arguments(function, args, kwargs)
         return await _Thread(functools.partial(function, *args, **kwargs)).awaited()
 
     call.__name__ = call.__qualname__ = f"a{function.__name__}"
     return call
+
+
+def check_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise ConfigError for arguments that a function does not take, with the key of the job that one of them may mean."""
+    parameters = inspect.signature(function).parameters
+    for name in kwargs.keys() - parameters.keys():
+        last_parts = {key.key.rpartition(".")[2]: key.key for key in reversed([*all_keys()])}
+        near, key = nearest(name, parameters), last_parts.get(nearest_name(name, last_parts))
+        hint = near or (f"; did you mean set={{{key!r}: …}}" if key else "")
+        raise ConfigError(f"{name}=", f"ajet.{function.__name__} has no such argument{hint}.")
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ConfigError(f"ajet.{function.__name__}: {error}.") from None
+
+
+def _in_one_line(error: KeyboardInterrupt) -> None:
+    """If an interruption ends the program, its text is printed in place of a traceback."""
+    otherwise = sys.excepthook
+
+    def hook(kind: type[BaseException], raised: BaseException, traceback: TracebackType | None) -> None:
+        if raised is error:
+            print(str(error) or "interrupted", file=sys.stderr)
+        else:
+            otherwise(kind, raised, traceback)
+
+    sys.excepthook = hook
 
 
 class _Thread(Generic[T]):
@@ -65,7 +105,9 @@ class _Thread(Generic[T]):
         except KeyboardInterrupt:
             interrupt(self._thread)
             self._ended.wait()
-            if isinstance(self._error, AjetError):  # the reason of the interruption: a service that died
+            if isinstance(
+                self._error, AjetError | KeyboardInterrupt
+            ):  # a service that died, or where to resume
                 raise self._error from None
             raise
         return self._outcome()

@@ -16,7 +16,7 @@ from ajet.job import DEFAULT_BACKBONE
 from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.reports.check import page
-from ajet.reports.progress import Lines, make_progress
+from ajet.reports.progress import Lines, describe_ended, make_progress
 from ajet.runs import jobs
 from ajet.runs.check import check as run_check
 from ajet.runs.jobs import (
@@ -68,8 +68,13 @@ def run(
     as by ``--with``. Without ``progress`` nothing is printed. Raises AjetError.
     """
     given = locals()
-    with prepared(run_layers(given), given) as (ready, _):
-        return Run(run_job(ready).run_dir)
+    with prepared(run_layers(given), given) as (ready, lines):
+        try:
+            return Run(run_job(ready).run_dir)
+        except KeyboardInterrupt:
+            resumable = ready.backbone.capabilities.resumes_without_checkpoint
+            ended = describe_ended("interrupted", lines.run_dir, without_checkpoint=resumable)
+            raise KeyboardInterrupt(ended) from None
 
 
 @anywhere

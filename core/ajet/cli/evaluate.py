@@ -72,8 +72,8 @@ def evaluate(
 def _evaluate(layers: Layers, given: Mapping[str, Any]) -> None:
     import json
 
-    from ajet.cli.summary import describe_ended, describe_metrics_table
-    from ajet.reports.progress import make_progress
+    from ajet.cli.summary import describe_metrics_table
+    from ajet.reports.progress import describe_ended, make_progress
     from ajet.runs.jobs import endpoint_answers, prepared
     from ajet.runs.train import evaluate
 

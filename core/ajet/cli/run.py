@@ -168,7 +168,7 @@ def write_recording(run_dir: Path, file: Path, episode: str | None = None) -> No
 def run_and_tell(job: Job, progress: Lines, recording: Path | None = None) -> RunResult:
     """Run a prepared job; say where to find what it has done so far if it ends early. With ``recording``, write its episodes
     to that file, however the run ends."""
-    from ajet.cli.summary import describe_ended
+    from ajet.reports.progress import describe_ended
     from ajet.runs import restarts
 
     resumable = job.backbone.capabilities.resumes_without_checkpoint

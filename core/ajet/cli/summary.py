@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ajet.utils.terminal import table
@@ -46,18 +45,6 @@ def describe_metrics_table(metrics: Metrics, *, greedy: bool) -> str:
     rows += [(name, f"{value:.0f}") for name, value in metrics.items() if "failed/" in name]
     text = table(rows)
     return text.replace(", sampled", ", greedy ") if greedy else text
-
-
-def describe_ended(how: str, run_dir: Path | None, *, without_checkpoint: bool = False) -> str:
-    """How to resume a run that was interrupted or failed; ``without_checkpoint``: it needs none for that."""
-    if run_dir is None:
-        return f"{how} before the run folder was created"
-    from ajet.rollout.checkpoints import checkpoints
-
-    last = checkpoints(run_dir)
-    resume = f"resume with: ajet run --resume {run_dir}"
-    kept = resume if without_checkpoint else "no checkpoint yet"
-    return f"{how}. Run folder: {run_dir}; {f'last checkpoint: {last[-1]}; {resume}' if last else kept}"
 
 
 def _figures(before: Metrics, after: Metrics) -> list[tuple[str, str, str]]:

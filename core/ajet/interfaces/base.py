@@ -6,9 +6,9 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 
 class Settings(BaseModel):
@@ -16,10 +16,30 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_number_is_true(cls, value: Any, field: ValidationInfo) -> Any:
+        if isinstance(value, bool):  # which pydantic takes for 0 or 1
+            hint = cls.model_fields[field.field_name or ""].annotation
+            kinds = {hint, *get_args(hint)}
+            if kinds & {int, float} and bool not in kinds:
+                raise ValueError("expected a number")
+        return value
+
 
 def by_type(value: Any) -> Any:
     """The spec of a plugin; its name alone is short for ``{type: name}``."""
     return {"type": value} if isinstance(value, str) else value
+
+
+def one_judge(value: Any) -> Any:
+    """The spec of a judge. Raises ValueError for a list, with what it stands for."""
+    if isinstance(value, list | tuple):
+        raise ValueError(
+            "a job has one judge. To add up several, give each a name: "
+            "{type: combine, parts: {right: {judge: math, weight: 1}, …}}"
+        )
+    return by_type(value)
 
 
 def by_name(value: Any) -> Any:
@@ -48,7 +68,7 @@ if there is such a path."""
 AlgorithmSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("algorithm")]
 ChatModelSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("chat model")]
 FilterSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("filter")]
-JudgeSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("judge")]
+JudgeSpec = Annotated[dict[str, Any], BeforeValidator(one_judge), SpecOf("judge")]
 LoggerSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("logger")]
 ReaderSpec = Annotated[dict[str, Any], BeforeValidator(by_path), SpecOf("reader")]
 ServiceSpec = Annotated[dict[str, Any], SpecOf("service")]

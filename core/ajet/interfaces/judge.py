@@ -13,6 +13,7 @@ from ajet.interfaces.workflow import WorkflowFailed
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
 from ajet.utils.signature import Binding, bind, takes
 from ajet.utils.threads import called
+from ajet.utils.user_code import written_at
 
 JUDGED = ("task", "output", "episode")
 """The arguments of a judge."""
@@ -97,13 +98,31 @@ class FunctionJudge(Judge):
             return JudgeOutput(reward=float(verdict))
         if isinstance(verdict, tuple) and len(verdict) == 2 and isinstance(verdict[0], int | float):
             return JudgeOutput(reward=float(verdict[0]), is_success=bool(verdict[1]))
+        at = written_at(self.function)
         raise TypeError(
-            f"returned {type(verdict).__name__}; expected a number, a bool, (reward, is_success) or a JudgeOutput"
+            f"returned {_what(verdict)}; expected a number, a bool, (reward, is_success) or a JudgeOutput"
+            f"{f' ({at})' if at else ''}"
         )
 
 
+def _what(verdict: Any) -> str:
+    if not inspect.iscoroutine(verdict):
+        return type(verdict).__name__
+    verdict.close()
+    return "a coroutine, which must be awaited"
+
+
 def judge_binding(function: Callable[..., Any]) -> Binding:
-    """Which of task, output and episode a judge function takes. Raises TypeError for another signature."""
+    """Which of task, output and episode a judge function takes. Raises TypeError for another signature, with what replaces
+    that of a reward function of TRL."""
+    code = getattr(function, "__code__", None)
+    if code and {"completions", "completion_ids"} & {
+        *code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    }:
+        raise TypeError(
+            "is a reward function over batches, as TRL has them. A judge gets one episode: def judge(task, output): "
+            "return reward(completions=[output.response], answer=[task.metadata['answer']])[0]"
+        )
     return bind(function, JUDGED, 2)
 
 

@@ -53,6 +53,16 @@ class TaskSettings(Settings):
         SelectorSettings(),
         description="Which tasks a training step takes: {type: difficulty}, or a type alone.",
     )
+    hidden: tuple[str, ...] | None = Field(
+        None,
+        description="Fields of the tasks' metadata that cmd: workflows do not get; default: answer, if there is a judge.",
+    )
+
+    def hides(self, judged: bool) -> tuple[str, ...]:
+        """`hidden`, or its default for a job with or without a judge."""
+        if self.hidden is None:
+            return ("answer",) if judged else ()
+        return self.hidden
 
 
 class TargetSettings(Settings):
@@ -208,7 +218,7 @@ class Layers:
             self._job = self._job or JobConfig(**self.values)
             return self._job
         except ValidationError as error:
-            keys = (known.key for known in all_keys())
+            keys = [known.key for known in (*all_keys(), *all_keys(TargetSettings, "targets.NAME."))]
             with self.located():
                 raise ConfigError(*explain_validation(error, JobConfig, "", elsewhere=keys)) from None
 

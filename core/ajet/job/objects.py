@@ -70,6 +70,10 @@ def given_reader(found: Any, where: str) -> Reader:
         return validated(found, {}, source)
     if isinstance(found, Reader):
         return found
+    if type(found).__name__ == "DataFrame":
+        raise ConfigError(
+            source, 'is a DataFrame. Give its rows: table.to_dict("records") or, of polars, to_dicts().'
+        )
     if isinstance(found, Iterable):
         return GivenTasks(items=tuple(found), source=source)
     raise ConfigError(

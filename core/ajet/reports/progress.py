@@ -29,6 +29,18 @@ def make_progress() -> Lines:
     return Bars() if live else Lines(sys.stderr)
 
 
+def describe_ended(how: str, run_dir: Path | None, *, without_checkpoint: bool = False) -> str:
+    """How to resume a run that was interrupted or failed; ``without_checkpoint``: it needs none for that."""
+    if run_dir is None:
+        return f"{how} before the run folder was created"
+    from ajet.rollout.checkpoints import checkpoints
+
+    last = checkpoints(run_dir)
+    resume = f"resume with: ajet run --resume {run_dir}"
+    kept = resume if without_checkpoint else "no checkpoint yet"
+    return f"{how}. Run folder: {run_dir}; {f'last checkpoint: {last[-1]}; {resume}' if last else kept}"
+
+
 class Lines:
     """A `Progress` of plain lines: one for each training step, one for each tenth of a stage, and occasional lines
     in long phases."""

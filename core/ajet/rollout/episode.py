@@ -20,7 +20,7 @@ from ajet.capture.process.uncaptured import Listener, Missed
 from ajet.capture.session import Session, current_session
 from ajet.environments.client import Leases, current_leases
 from ajet.interfaces.prompts import Prompts, current_prompts
-from ajet.interfaces.workflow import LoadedWorkflow, Tuner, coerce_output
+from ajet.interfaces.workflow import LoadedWorkflow, Tuner, WorkflowFailed, coerce_output
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.failures import Failure, FailureKind, workflow_failure
 from ajet.rollout.recorded import RecordedTask
@@ -170,7 +170,7 @@ class EpisodeRunner:
             await leases.release_all()
             self.board.set(plan.id, None)
             missed = self.missed.end(session.key) if self.missed else ()
-        failed = _explain(session, failed, missed, self.own_models)
+        failed = _explain(session, failed, missed, None if self.own_models else self.workflow)
         if leases.score is not None:
             output = replace(output, metadata={"score": leases.score, **output.metadata})
         try:
@@ -209,10 +209,19 @@ class EpisodeRunner:
             self.missed.begin(session.key)
         self.hook.ajet_attempt_start(episode=plan.id)
         if self.workflow.is_async:
-            return await self.workflow.fresh()(plan.task, tuner)
-        returned = await in_thread(lambda: self._call(plan.task, tuner), plan.id)
-        # A decorator or an object with an async __call__ hides that the workflow is a coroutine.
-        return await returned if inspect.isawaitable(returned) else returned
+            returned = await self.workflow.fresh()(plan.task, tuner)
+        else:
+            returned = await in_thread(lambda: self._call(plan.task, tuner), plan.id)
+            # A decorator or an object with an async __call__ hides that the workflow is a coroutine.
+            returned = await returned if inspect.isawaitable(returned) else returned
+        if inspect.iscoroutine(returned):
+            returned.close()
+            called = returned.__qualname__
+            raise WorkflowFailed(
+                "returned_coroutine",
+                f"the workflow returned the coroutine {called}, which never ran: write `return await {called}(…)`",
+            )
+        return returned
 
     def _call(self, task: Task, tuner: Tuner) -> Any:
         if self.missed:
@@ -233,10 +242,21 @@ def _replayed(plan: Plan, task: RecordedTask, attempt: int) -> Episode:
     return Episode(plan, attempt, output or WorkflowOutput(), record, failed=failed)
 
 
+_OF_A_COMMAND = (
+    "the client of a command must take its address and key from OPENAI_BASE_URL and OPENAI_API_KEY, or from ANTHROPIC_BASE_URL "
+    "and ANTHROPIC_API_KEY, which are set for it"
+)
+_IN_THIS_PROCESS = (
+    "it must call its model inside the episode, with an OpenAI-compatible or Anthropic client on httpx, aiohttp, "
+    "requests or urllib"
+)
+
+
 def _explain(
-    session: Session, failed: Failure | None, missed: Sequence[Missed], own_models: bool
+    session: Session, failed: Failure | None, missed: Sequence[Missed], captured: LoadedWorkflow | None
 ) -> Failure | None:
-    """The true cause: a failure of the engine or the context appears in the workflow only as some SDK error."""
+    """The true cause: a failure of the engine or the context appears in the workflow only as some SDK error. The calls of the
+    ``captured`` workflow must be recorded."""
     if failed and failed.kind is FailureKind.WORKFLOW:
         if session.counters["not_recorded"]:
             return Failure(FailureKind.NOT_RECORDED, text=session.engine_error or "")
@@ -244,13 +264,12 @@ def _explain(
             return Failure(FailureKind.ENGINE, text=session.engine_error)
         if session.counters["context_overflow"]:
             return Failure(FailureKind.CONTEXT_OVERFLOW, text=failed.text)
-    if failed is None and not session.record.answered and not own_models:
+    if failed is None and not session.record.answered and captured:
         refused = f" ({session.refusals[0].line})" if session.refusals else ""
         text = (
             f"the workflow ended without an answered LLM call{refused}"
             + (f", but it connected to {missed[0].where}, which is not captured" if missed else "")
-            + "; it must call its model inside the episode, with a client that is captured (docs/frameworks.md); "
-            "`ajet check` lists missed calls"
+            + f"; {_OF_A_COMMAND if captured.spec.startswith('cmd:') else _IN_THIS_PROCESS}"
         )
         return Failure(FailureKind.NOTHING_CAPTURED, text=text)
     return failed

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ajet.interfaces.judge import FunctionJudge, Judge
 from ajet.interfaces.workflow import WorkflowFailed, location_of
 from ajet.types import WorkflowOutput
+from ajet.utils.user_code import written_at
 
 
 class FailureKind(StrEnum):
@@ -25,14 +27,14 @@ class FailureKind(StrEnum):
 _FIX_THE_AGENT = "Fix the agent; `--backbone debug` stops at breakpoints in it."
 _REMEDIES = {
     FailureKind.TIMEOUT: "Raise rollout.timeout, or find what the agent waits for.",
-    FailureKind.NOTHING_CAPTURED: "Let the agent call its model inside the episode, with a client that is captured "
-    "(docs/frameworks.md).",
+    FailureKind.NOTHING_CAPTURED: "Let the agent call its model inside the episode, with a client that is captured.",
     FailureKind.CONTEXT_OVERFLOW: "Shorten the agent's histories, or use a model with a longer context.",
     FailureKind.ENGINE: "The model could not be asked; the error says why.",
     FailureKind.NOT_RECORDED: "Undo what changed the agent's requests, or record the episode again.",
     FailureKind.JUDGE: "Fix the judge, or what it is given: the error says what is wrong and, in your own code, where.",
 }
 _REMEDIES_BY_CAUSE = {
+    "workflow:returned_coroutine": "Await it.",
     "workflow:returned_none": "Return the answer from the workflow.",
     "workflow:no_reward": "Name a judge (`judge`, --judge), or return WorkflowOutput(reward=…) from the workflow.",
 }
@@ -85,18 +87,27 @@ def workflow_failure(error: BaseException) -> Failure:
     return Failure(FailureKind.WORKFLOW, type(error).__name__, describe_exception(error))
 
 
-def judge_failure(judge: str, output: WorkflowOutput, error: Exception) -> Failure:
+def judge_failure(judge: Judge, output: WorkflowOutput, error: Exception) -> Failure:
     """The failure of an episode whose judge raised. The workflow is the cause if it returned None and the judge could not
     handle None."""
     if isinstance(error, WorkflowFailed):
         return workflow_failure(error)
-    text = f"judge {judge}: {describe_exception(error)}"
+    said, (name, at) = describe_exception(error), _name_and_line(judge)
+    text = f"judge {name}: {said}{f' ({at})' if at and at not in said and not location_of(error) else ''}"
     if _returned_none(output):
         if "None" in str(error):  # as in "'NoneType' object has no attribute 'strip'"
             text = f"the workflow returned None, which the judge cannot score: {text}"
             return Failure(FailureKind.WORKFLOW, "returned_none", text)
         text = f"{text}; the workflow returned None"
     return Failure(FailureKind.JUDGE, type(error).__name__, text)
+
+
+def _name_and_line(judge: Judge) -> tuple[str, str]:
+    """Of a judge, or of its function; the line is empty for an installed one."""
+    if isinstance(judge, FunctionJudge):
+        function = judge.function
+        return getattr(function, "__qualname__", type(function).__qualname__), written_at(function)
+    return judge.name, written_at(getattr(type(judge), "score_group", type(judge).judge))
 
 
 def describe_exception(exception: BaseException) -> str:

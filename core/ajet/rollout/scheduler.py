@@ -206,7 +206,7 @@ class Rollout:
         except ContractBroken:
             raise
         except Exception as error:
-            episode.failed = judge_failure(self.judge.name, episode.output, error)
+            episode.failed = judge_failure(self.judge, episode.output, error)
         else:
             episode.reward, episode.rewards = reward, rewards
             episode.is_success, episode.metrics = is_success, metrics

@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
+import inspect
 import os
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 @functools.lru_cache(4096)
@@ -19,6 +22,12 @@ def is_users(file: str) -> bool:
 def is_installed(file: str) -> bool:
     """Whether a file belongs to an installed package."""
     return bool({"site-packages", "dist-packages"} & set(Path(file).parts))
+
+
+def written_at(function: Callable[..., Any]) -> str:
+    """``judge.py:7``: where the user wrote a function; empty for what is installed or has no source."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code and is_users(code.co_filename) else ""
 
 
 @functools.cache

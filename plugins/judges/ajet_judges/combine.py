@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, field_validator
 
 from ajet import EpisodeView, GroupJudge, Judge, JudgeOutput, Settings, Task, WorkflowOutput
 from ajet.interfaces.helpers import called
@@ -36,6 +38,13 @@ class Combine(Judge):
     parts: dict[str, Part] = Field(description="The judges, under names that you choose.", min_length=1)
     closed: float = Field(0.0, allow_inf_nan=False, description="Reward of an episode that a gate rejects.")
     _live: Mapping[str, Judge] = PrivateAttr({})
+
+    @field_validator("parts", mode="before")
+    @classmethod
+    def _named(cls, parts: Any) -> Any:
+        if isinstance(parts, list | tuple):
+            raise ValueError("each part needs a name of its own: {right: {judge: math, weight: 1}, …}")
+        return parts
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Combine]:
@@ -123,6 +132,8 @@ class _Sum:
     def add(self, name: str, part: Part, verdict: JudgeOutput | Exception | None) -> None:
         if self.view.failure is not None:
             return
+        if isinstance(verdict, JudgeOutput) and not math.isfinite(verdict.reward):
+            verdict = ValueError(f"{name}: the reward is {verdict.reward}, which is not a finite number")
         if not isinstance(verdict, JudgeOutput):
             self._error = verdict or ValueError(f"{part.judge.name}: no verdict")
             self.view = replace(self.view, failure="judge")

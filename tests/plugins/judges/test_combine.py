@@ -114,6 +114,20 @@ def test_a_parts_exception_is_the_judges() -> None:
         judged(Combine(parts={"length": Part(judge=Length())}), "boom")
 
 
+def test_a_reward_that_is_not_finite_names_its_part() -> None:
+    class Nan(Length):
+        async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
+            return JudgeOutput(float("nan"))
+
+    with pytest.raises(ValueError, match="length: the reward is nan"):
+        judged(Combine(parts={"length": Part(judge=Nan())}), "5")
+
+
+def test_a_list_of_parts_is_refused_with_the_form_that_names_them() -> None:
+    with pytest.raises(ValueError, match="each part needs a name"):
+        Combine(parts=[{"judge": Length()}])  # type: ignore[arg-type]
+
+
 def test_parts_are_open_while_it_is() -> None:
     length = Length()
 
