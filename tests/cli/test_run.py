@@ -179,6 +179,11 @@ def test_ctrl_c_ends_with_130_and_names_the_run_folder(folder: Folder) -> None:
             ["job.yaml", "--backbone", "local", "--model", "starterr"],
             "--model starterr: no such recipe or folder; did you mean 'starter'",
         ),
+        (
+            ["job.yaml", "--set", "backbone.type=debug"],
+            "backbone.type: unknown key. backbone.name names the backbone",
+        ),
+        (["job.yaml", "--set", "backbone.tasks=2"], "its own settings are below backbone."),
         (["job.yaml", "--set", "trian.steps=3"], "unknown key; did you mean 'train'"),
         (["job.yaml", "--set", "train.steps"], "--set train.steps: write --set a.b.c=value."),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ajet.interfaces.logger import Logger
 from ajet.interfaces.prompts import read_prompts
 from ajet.interfaces.reader import Reader, read_all
 from ajet.interfaces.service import Command, Service
-from ajet.interfaces.workflow import LoadedWorkflow, load_workflow, make_workflow
+from ajet.interfaces.workflow import LoadedWorkflow, Tuner, load_workflow, make_workflow
 from ajet.job.config import BackboneSettings, JobConfig, Layers
 from ajet.job.job import Backbone, Job, TargetPlan
 from ajet.job.models import check_model, check_reference
@@ -113,6 +114,16 @@ def _set_defaults(layers: Layers, found: Mapping[str, tuple[object, str]], backb
     for key, (value, why) in missing.items():
         layers.set(key, value, f"default of {backbone}: {why}", Path.cwd())
     return bool(missing)
+
+
+def withholding(workflow: LoadedWorkflow, fields: Sequence[str]) -> LoadedWorkflow:
+    """A command's workflow that gets tasks without these fields of their metadata."""
+
+    async def run(task: Task, tuner: Tuner) -> Any:
+        metadata = {name: value for name, value in task.metadata.items() if name not in fields}
+        return await workflow.target(replace(task, metadata=metadata), tuner)
+
+    return replace(workflow, target=run)
 
 
 def build_plugin(layers: Layers, base: type[P], spec: Mapping[str, Any], where: str) -> P:
@@ -216,7 +227,8 @@ class _Builder:
             given = given_object(self.layers, "workflow", spec)
             return make_workflow(given, spec.removeprefix(OBJECT), folder, hook)
         if spec.startswith(COMMAND):
-            return load_workflow(spec, folder, hook)
+            assert config.task
+            return withholding(load_workflow(spec, folder, hook), config.task.hides(config.judge is not None))
         with refusing_calls(f"workflow {spec}"):
             return load_workflow(spec, folder, hook)
 
@@ -256,9 +268,15 @@ class _Builder:
     def backbone(self, settings: BackboneSettings) -> Backbone:
         name, installed = settings.name, sorted(self.plugins.of(Backbone))
         cls = self.plugins.get(Backbone, name, "backbone.name")
-        for other in settings.model_extra or {}:
+        for other, value in (settings.model_extra or {}).items():
             hint = nearest(other, [*installed, "name"])
-            if other not in installed and hint:
+            if other not in installed and (
+                hint or other in cls.model_fields or not isinstance(value, Mapping)
+            ):
+                hint = (
+                    hint
+                    or f". backbone.name names the backbone, and its own settings are below backbone.{name}"
+                )
                 raise ConfigError(f"backbone.{other}", f"unknown key{hint}.")
             if other in installed and other != name:
                 where = f"backbone.{other}"
