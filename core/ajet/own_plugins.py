@@ -29,5 +29,7 @@ def remedy(kind: str, name: str) -> str:
     """`` It comes with pip install 'ajet[readers]'.`` for a plugin of ours; else nothing."""
     for extra, kinds in EXTRAS.items():
         if name in kinds.get(kind, "").split():
+            if extra == "loggers" and name != "tensorboard":  # each needs a package of its own, too
+                return f" It comes with pip install 'ajet-plugin-loggers[{name}]'."
             return f" It comes with pip install 'ajet[{extra}]'."
     return ""

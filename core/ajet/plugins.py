@@ -166,7 +166,10 @@ def _explain(fault: ErrorDetails, cls: type[Any], where: str, others: Mapping[st
     if fault["type"] == "missing":
         return path, "is required."
     message = fault["msg"].removeprefix("Value error, ")
-    return path, f"{message[0].lower() + message[1:]} (found {fault['input']!r})."
+    found = (
+        f" (found {fault['input']!r})" if fault["loc"] else ""
+    )  # what concerns all keys found no single value
+    return path, f"{message[0].lower() + message[1:]}{found}."
 
 
 def _fields(cls: type[Any], path: Sequence[Any]) -> tuple[tuple[Any, ...], list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import threading
 from pathlib import Path
@@ -113,9 +114,14 @@ def test_a_broken_build_leaves_nothing_behind(cache: Path) -> None:
     assert (cached(Counted(), 0, Silent()) / "model").is_file()
 
 
-def test_whoever_comes_second_waits_for_the_first_build() -> None:
-    started, finish = threading.Event(), threading.Event()
-    calls = []
+def test_whoever_comes_second_waits_for_the_first_build_and_says_so() -> None:
+    started, finish, waiting = threading.Event(), threading.Event(), threading.Event()
+    calls, said = [], []
+
+    class Heard(Silent):
+        def say(self, text: str) -> None:
+            said.append(text)
+            waiting.set()
 
     class Slow(Counted):
         def build(self, folder: Path, seed: int, progress: Progress) -> None:
@@ -125,14 +131,15 @@ def test_whoever_comes_second_waits_for_the_first_build() -> None:
             (folder / "model").write_text("slow")
 
     results: list[Path] = []
-    threads = [threading.Thread(target=lambda: results.append(cached(Slow(), 0, Silent()))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: results.append(cached(Slow(), 0, Heard()))) for _ in range(2)]
     for thread in threads:
         thread.start()
-    assert started.wait(PATIENCE)
+    assert started.wait(PATIENCE) and waiting.wait(PATIENCE)
     finish.set()
     for thread in threads:
         thread.join(PATIENCE)
     assert calls == [0] and results[0] == results[1]
+    assert said == [f"waiting for process {os.getpid()}, which builds the model {Slow.name}"]
 
 
 def test_a_recipe_in_a_file_is_built_anew_when_a_file_beside_it_changes(tmp_path: Path) -> None:

@@ -91,6 +91,17 @@ def test_a_patch_that_does_not_fit_is_a_warning(package: str, caplog: pytest.Log
     undo()
 
 
+def test_a_file_of_the_user_that_hides_a_package_is_named(
+    package: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "ajet"):
+        undo = when_imported(package, patch)
+        file = importlib.import_module(package).__file__
+    assert f"{file} hides the package {package}. Rename it" in caplog.text
+    assert "has changed" not in caplog.text
+    undo()
+
+
 def test_what_is_replaced_comes_back_as_it_was_stored() -> None:
     class Base:
         @classmethod

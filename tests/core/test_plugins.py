@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import model_validator
 
-from ajet import Algorithm, EpisodeView, Judge, JudgeOutput, Plugin, Reader, Task, WorkflowOutput, hookimpl
+from ajet import (
+    Algorithm,
+    EpisodeView,
+    Judge,
+    JudgeOutput,
+    Logger,
+    Plugin,
+    Reader,
+    Task,
+    WorkflowOutput,
+    hookimpl,
+)
 from ajet.job.config import Layers
 from ajet.job.prepare import build_service
 from ajet.own_plugins import EXTRAS
-from ajet.plugins import Plugins, entry_points, load_plugins
+from ajet.plugins import Plugins, entry_points, load_plugins, validated
 from ajet.types import ConfigError
 
 
@@ -40,6 +53,24 @@ def test_two_plugins_of_one_kind_and_name_are_an_error_that_names_both_distribut
     plugins.register(plugin(lambda: [judge_class("same")], "one"), "ajet-one", "1.0")
     with pytest.raises(ConfigError, match=r"judge 'same': one of ajet-one 1.0, one of ajet-two 2.0"):
         plugins.register(plugin(lambda: [judge_class("same")], "two"), "ajet-two", "2.0")
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"), [("wandb", "ajet-plugin-loggers[wandb]"), ("tensorboard", "ajet[loggers]")]
+)
+def test_a_missing_logger_is_said_with_all_that_it_needs(name: str, needs: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"It comes with pip install '{needs}'.")):
+        Plugins().get(Logger, name, "run.loggers.0")
+
+
+def test_what_concerns_all_fields_is_said_without_a_value() -> None:
+    class Pair(Plugin):
+        @model_validator(mode="after")
+        def _refuse(self) -> Any:
+            raise ValueError("Nothing is installed")
+
+    with pytest.raises(ConfigError, match=r"^run.loggers.0: nothing is installed\.$"):
+        validated(Pair, {}, "run.loggers.0")
 
 
 def test_two_plugins_with_one_handle_are_an_error() -> None:

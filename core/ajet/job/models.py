@@ -145,11 +145,22 @@ def cached(recipe: Recipe, seed: int, progress: Progress) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / f"{recipe.name}-{recipe.key(seed)}"
     if not folder.is_dir():
-        from filelock import FileLock
+        from filelock import FileLock, Timeout
 
-        with FileLock(cache / f".{folder.name}.lock"):
+        lock, builder = FileLock(cache / f".{folder.name}.lock"), cache / f".{folder.name}.pid"
+        try:
+            turn = lock.acquire(timeout=1)
+        except Timeout:
+            who = f"process {builder.read_text()}" if builder.exists() else "another process"
+            progress.say(f"waiting for {who}, which builds the model {recipe.name}")
+            turn = lock.acquire()
+        with turn:
             if not folder.is_dir():
-                _build(recipe, folder, seed, progress)
+                builder.write_text(str(os.getpid()))
+                try:
+                    _build(recipe, folder, seed, progress)
+                finally:
+                    builder.unlink()
     return folder
 
 

@@ -18,6 +18,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from ajet.utils.user_code import is_users
+
 log = logging.getLogger("ajet")
 T = TypeVar("T")
 V = TypeVar("V")
@@ -37,7 +39,12 @@ def when_imported(name: str, patch: Patch) -> Callable[[], None]:
         try:
             active.enter_context(patch(module))
         except Exception as error:
-            log.warning("%s has changed, so this could not be done: %s (%r)", name, _first_line(patch), error)
+            file = str(getattr(module, "__file__", None))
+            if "." not in name and is_users(file):
+                why = f"{file} hides the package {name}. Rename it if the agent uses that package. This"
+            else:
+                why = f"{name} has changed, so this"
+            log.warning("%s could not be done: %s (%r)", why, _first_line(patch), error)
 
     if name in sys.modules:
         apply(sys.modules[name])
