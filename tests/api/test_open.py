@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -150,3 +151,27 @@ def test_loggers_and_hooks_receive_what_happens_with_the_episodes_as_they_were_s
     saved, end = seen
     assert (saved.step, saved.path) == (1, folder / "my-model")
     assert (end.result.steps, end.result.checkpoint, end.error) == (1, saved.path, None)
+
+
+def test_a_command_gets_no_answer_that_its_judge_reads(model: Path, folder: Path) -> None:
+    (folder / "solve.py").write_text(
+        "import json, os, sys, urllib.request\n"
+        "task = json.load(sys.stdin)\n"
+        "ask = {'model': 'm', 'max_tokens': 2, 'messages': [{'role': 'user', 'content': task['query']}]}\n"
+        "request = urllib.request.Request(os.environ['OPENAI_BASE_URL'] + '/chat/completions', json.dumps(ask).encode())\n"
+        "request.add_header('authorization', 'Bearer ' + os.environ['OPENAI_API_KEY'])\n"
+        "urllib.request.urlopen(request).read()\n"
+        "print(*sorted(task['metadata']))\n"
+    )
+    task = {"query": "2+2?", "answer": "4", "level": 1}
+
+    def sees(task: Task, output: WorkflowOutput) -> float:
+        return float(task.metadata["answer"] == "4" and output.response == "level")
+
+    async def rewards() -> list[float]:
+        async with ajet.open(model=model, set=SET, progress=False) as learner:
+            command = f"cmd:{sys.executable} solve.py"
+            (group,) = await learner.rollout(command, [task], group_size=1, judge=sees)
+            return [episode.reward for episode in group.episodes]
+
+    assert asyncio.run(rewards()) == [1.0]

@@ -14,7 +14,7 @@ from ajet.reports.run_summary import MEANINGS
 from tests.tiny import save_tiny_model
 from tests.tokenizers import thinker
 
-from .conftest import Folder
+from .conftest import JOB, Folder
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIFT = ROOT / "examples" / "drift"
@@ -344,35 +344,29 @@ request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completi
 request.add_header("authorization", "Bearer " + os.environ["OPENAI_API_KEY"])
 urllib.request.urlopen(request).read()
 assert task == json.loads(os.environ["AJET_TASK"])
-print("got", *sorted(task["metadata"]))
+print(json.dumps({"reward": 0, "response": ["got", *sorted(task["metadata"])]}))
 """
 
 
 @pytest.mark.parametrize(
-    ("settings", "fields"),
+    ("judge", "hidden", "got"),
     [
-        ((), ["level", "tests"]),
-        (("--set", "task.hidden=[answer,tests]"), ["level"]),
-        (("--set", "task.hidden=[]"), ["answer", "level", "tests"]),
-        (("--judge", ""), ["answer", "level", "tests"]),
+        ("judge: {type: contains}", "null", ["level", "tests"]),
+        ("judge: {type: contains}", "[answer, tests]", ["level"]),
+        ("judge: {type: contains}", "[]", ["answer", "level", "tests"]),
+        ("", "null", ["answer", "level", "tests"]),
     ],
-    ids=["default", "named", "none", "no judge"],
+    ids=["default", "named", "none", "it judges itself"],
 )
 def test_a_command_gets_the_fields_that_are_not_for_the_judge_alone(
-    folder: Folder, settings: tuple[str, ...], fields: list[str]
+    folder: Folder, judge: str, hidden: str, got: list[str]
 ) -> None:
     folder.write("solve.py", COMMAND)
     folder.write("tasks.jsonl", '{"query": "2+2?", "answer": "4", "tests": "t", "level": 1}\n')
-    if settings[:1] == ("--judge",):
-        job = (folder.path / "job.yaml").read_text()
-        folder.write("job.yaml", job.replace("judge: {type: exact}\n", ""))
-        folder.write(
-            "solve.py",
-            f"{COMMAND.replace('print(', 'told = (')}\nprint(json.dumps({{'reward': 0, 'response': ' '.join(told)}}))",
-        )
-        settings = ()
-    printed = folder.ajet("run", "job.yaml", "--workflow", f"cmd:{sys.executable} solve.py", *settings)
-    assert f"got {' '.join(fields)}\n" in printed.out
+    folder.write("job.yaml", JOB.replace("judge: {type: exact}", judge))
+    command = f"cmd:{sys.executable} solve.py"
+    done = folder.ajet("run", "job.yaml", "--workflow", command, "--set", f"task.hidden={hidden}")
+    assert str(["got", *got]) in done.err
 
 
 def test_a_response_that_only_the_task_can_have_given_is_a_warning(folder: Folder) -> None:

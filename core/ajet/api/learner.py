@@ -20,7 +20,8 @@ from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.job.models import check_model
 from ajet.job.objects import OBJECT, GivenTasks, described, lay_object
-from ajet.job.prepare import build_judge
+from ajet.job.paths import COMMAND
+from ajet.job.prepare import build_judge, withholding
 from ajet.learning.loop import training_step
 from ajet.learning.rollouts import plan_group, step_batch
 from ajet.reports.token_text import TokenText
@@ -139,7 +140,7 @@ class Learner:
         found = GivenTasks(items=tuple(tasks), source="tasks=").tasks()
         plans = [plan for task in found for plan in self._group(task, size)]
         async with _judge(judge).open() as live:
-            job = replace(self._job, workflow=_workflow(workflow, self._job))
+            job = replace(self._job, workflow=_workflow(workflow, self._job, judge is not None))
             rollout = replace(self._runtime, job=job, judge=live).rollout(training_policy(job))
             done = await rollout.run(plans, lambda episode: None)
         self._seconds += time.monotonic() - started
@@ -289,10 +290,13 @@ def _trainer(job: Job) -> Trainer:
     )
 
 
-def _workflow(workflow: object, job: Job) -> LoadedWorkflow:
+def _workflow(workflow: object, job: Job, judged: bool) -> LoadedWorkflow:
     hook = job.plugins.manager.hook
     if isinstance(workflow, str):
-        return load_workflow(workflow, Path.cwd(), hook)
+        found = load_workflow(workflow, Path.cwd(), hook)
+        if workflow.startswith(COMMAND) and (task := job.config.task):
+            return withholding(found, task.hides(judged))
+        return found
     return make_workflow(workflow, described(workflow), Path.cwd(), hook)
 
 

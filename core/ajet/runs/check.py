@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ajet.capture.process.install import Installed
 from ajet.capture.process.uncaptured import REMEDY, Missed
@@ -29,6 +31,8 @@ from ajet.tracker.call import Call
 from ajet.tracker.forest import forest
 from ajet.utils.asyncrun import run
 
+LONG = 8
+"""Letters and digits of a field that a response does not contain by chance."""
 MUCH = 0.1
 """The share of answers from which a fault is worth a warning."""
 _LONGER = "Raise the agent's max_tokens or rollout.sampling.max_tokens, unless the model rambles."
@@ -86,6 +90,8 @@ class Report:
     groups: int
     equal_groups: int
     """Groups whose rewards are all equal: their advantage is zero."""
+    copied: int
+    """Responses with a hidden field of the task that no message of the episode has."""
     longest: int
     """Tokens of the longest call."""
     context_length: int
@@ -148,6 +154,7 @@ def examine(
     groups: dict[int, list[Episode]] = {}
     for episode in judged:
         groups.setdefault(episode.plan.group, []).append(episode)
+    hidden = job.config.task.hides(judged=True) if job.config.task else ()
     select = Selection(job.filters, job.config.train.max_timelines, str(job.config.run.seed))
     dropped: Counter[str] = sum((select.choose(e)[1] for e in judged), Counter())
     return Report(
@@ -169,6 +176,7 @@ def examine(
             not any(value for episode in group for value in episode.values())
             for group in advantages(job.algorithm, groups).values()
         ),
+        copied=sum(any(_copied(e, name) for name in hidden) for e in judged),
         longest=max((c.end.length for c in calls), default=0),
         context_length=context_length,
         dropped=dropped,
@@ -243,6 +251,13 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
                 "Shorten histories or tool results, or use a model with a longer context.",
             )
         )
+    if report.copied:
+        found.append(
+            (
+                f"{report.copied} responses repeat the task's answer, which no message has: the agent reads it in the task",
+                "Let only the judge read that field of the metadata; task.hidden names such fields.",
+            )
+        )
     if report.groups and report.equal_groups > report.groups / 2:
         found.append(
             (
@@ -251,6 +266,21 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
             )
         )
     return found
+
+
+def _copied(episode: Episode, name: str) -> bool:
+    """Whether an episode's response repeats this field of its task, and no message has it. Short values must be all of the
+    response, because a long one has many by chance."""
+    value, response = (_letters(x) for x in (episode.plan.task.metadata.get(name), episode.output.response))
+    if not value or not (value in response if len(value) >= LONG else value == response):
+        return False
+    return not any(value in _letters(exchange.chat()) for exchange in episode.record.exchanges)
+
+
+def _letters(value: Any) -> str:
+    """The letters and digits of a value, without those of escaped white space; none of None."""
+    text = "" if value is None else re.sub(r"\\+[nrt]", " ", str(value))
+    return "".join(filter(str.isalnum, text)).casefold()
 
 
 def spread(values: Sequence[float]) -> str:

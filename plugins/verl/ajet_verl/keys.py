@@ -184,6 +184,7 @@ TABLE = (
 OURS: Mapping[str, str] = {
     "task.reader": "tasks are read on the node of `ajet run`; verl's data loader counts positions in AgentJet's plan",
     "task.validation": "episodes of AgentJet's plan, when verl validates",
+    "task.hidden": "by the episode runners, which run the commands",
     "workflow": "run by the episode runners",
     "judge": "opened in each episode runner, which runs whole groups",
     "targets.NAME.agents": "by capture, in the episode runners",
