@@ -79,9 +79,13 @@ class Question(Generic[V]):
             fault = error.errors()[0]
             place = ".".join(map(str, fault["loc"])) or "answer"
             shown = " ".join(content.split())[:200]
+            remedy = (
+                "Start its server with a reasoning parser, such as vLLM's --reasoning-parser, or turn its thoughts off."
+                if content.lstrip().startswith("<think>")
+                else "Use a model that follows a JSON schema, or raise endpoint.parameters.max_tokens."
+            )
             raise MalformedVerdict(
-                f"malformed verdict: {place}: {fault['msg']}; the judge model said {shown!r}. "
-                "Use a model that follows a JSON schema, or raise endpoint.parameters.max_tokens."
+                f"malformed verdict: {place}: {fault['msg']}; the judge model said {shown!r}. {remedy}"
             ) from None
 
     def _schema(self) -> dict[str, Any]:

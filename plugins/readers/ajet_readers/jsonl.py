@@ -6,6 +6,7 @@ silently shrinks is worse than one that does not load.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import math
@@ -107,6 +108,8 @@ def parse_line(line: bytes, place: str, remedy: str, most: int = LONGEST) -> dic
     try:
         record = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
+        if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            remedy = "The file is UTF-16: save it as UTF-8."
         raise ConfigError(
             f"{place}: not UTF-8 text ({error.reason} at byte {error.start + 1}). {remedy}"
         ) from None

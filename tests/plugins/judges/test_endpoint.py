@@ -135,6 +135,7 @@ def test_what_is_no_completion_is_an_error_that_shows_it(body: str) -> None:
         ('The verdict: {"reason": "", "colour": "red"}', "answer: Invalid JSON"),
         ('{"reason": "", "colour": "red"}{"reason": "", "colour": "blue"}', "answer: Invalid JSON"),
         ("", "answer: Invalid JSON"),
+        ('<think>Hm.</think>{"reason": "", "colour": "red"}', "server with a reasoning parser"),
     ],
 )
 def test_a_malformed_verdict_is_an_error_that_shows_it(content: str, fault: str) -> None:

@@ -215,6 +215,8 @@ def test_a_line_that_is_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     path.write_bytes(b'{"query": "q"}\n{"query": "caf\xe9"}\n')
     assert fault(path).startswith(f"{path}:2: not UTF-8 text (")
+    path.write_text('{"query": "q"}\n', encoding="utf-16")
+    assert fault(path).endswith("The file is UTF-16: save it as UTF-8.")
 
 
 @pytest.mark.parametrize(
