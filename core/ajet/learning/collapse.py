@@ -1,6 +1,6 @@
 """Whether rewards have collapsed: they have fallen to one value, and no group differs in them any more.
 
-While a model learns, each group has equal rewards with some probability. A fall is no collapse as long as this
+While a model learns, each group has equal rewards with some probability. A fall is not a collapse as long as this
 probability explains it, as it does with tasks that are seldom solved.
 """
 
