@@ -503,10 +503,11 @@ def test_a_forked_child_is_refused_what_its_parent_is_refused(
 
 def test_what_forked_children_tell_comes_whole_whatever_its_size() -> None:
     refusals = Refusals()
-    with closing(ChildReports(refusals)) as reports:
-        for _ in range(40):
-            reports.tell(Refusal("code", "message", "http://host/" + "x" * 5_000))
-        reports.tell(Refusal("code", "é" * 5_000))
+    reports = ChildReports(refusals, lambda key: None)
+    for _ in range(40):
+        reports.tell(Refusal("code", "message", "http://host/" + "x" * 5_000), None)
+    reports.tell(Refusal("code", "é" * 5_000), None)
+    asyncio.run(reports.close())
     first, second = refusals.found()
     assert first.count == 40 and len(first.where) <= 1_000
     assert second.count == 1 and len(second.message) <= 1_000

@@ -206,6 +206,28 @@ def test_the_remedy_for_a_process_pool_is_the_gateway(folder: Folder) -> None:
     assert "refused" not in applied.out + applied.err
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_an_agent_that_waits_forever_for_a_child_whose_call_was_refused_ends_soon_with_the_cause(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `multiprocessing.Pool`: the errors of OpenAI's client cannot be unpickled, the pool's thread dies, its callers wait."""
+    monkeypatch.setattr("ajet.rollout.episode._LEFT_TO_A_PARENT", 0.5)
+    code = (
+        "import multiprocessing, openai, threading\n"
+        "def call():\n"
+        "    client = openai.OpenAI(base_url=URL + '/v1', api_key='k', max_retries=0)\n"
+        "    try: client.chat.completions.create(**BODY)\n"
+        "    except openai.OpenAIError: pass\n"
+        "def run(task):\n"
+        "    multiprocessing.get_context('fork').Process(target=call).start()\n"
+        "    threading.Event().wait()\n"
+    )
+    agent(folder, code)
+    said = check(folder, "--first", "1", "--set", "rollout.retries=0").out
+    assert "2 of 2 episodes failed: workflow:no_gateway: still running 0.5 s after" in said
+    assert "Set rollout.gateway: true" in said and f"({line_of(folder, 'client.chat')})" in said
+
+
 def test_a_spawned_process_finds_the_module_of_the_workflow(folder: Folder) -> None:
     agent(folder, POOL.format(kind="spawn", work="work") + "\ndef work():\n    return 4\n")
     (folder.path / "agent.py").rename(folder.path / "mp_agent.py")

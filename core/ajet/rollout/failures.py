@@ -34,6 +34,7 @@ _REMEDIES = {
     FailureKind.JUDGE: "Fix the judge, or what it is given: the error says what is wrong and, in your own code, where.",
 }
 _REMEDIES_BY_CAUSE = {
+    "workflow:no_gateway": "Set rollout.gateway: true, so that forked children are answered.",
     "workflow:returned_coroutine": "Await it.",
     "workflow:returned_none": "Return the answer from the workflow.",
     "workflow:no_reward": "Name a judge (`judge`, --judge), or return WorkflowOutput(reward=…) from the workflow.",

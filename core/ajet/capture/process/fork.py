@@ -24,7 +24,7 @@ from ajet.capture.gateway.address import Caller, key_in, make_path, split_path
 from ajet.capture.hook import STRAY
 from ajet.capture.refusals import Refusal, Refusals
 from ajet.capture.respond import refuse
-from ajet.capture.session import current_session
+from ajet.capture.session import Session, current_session
 from ajet.capture.wires import Refused, Wire
 from ajet.capture.wires.unanswered import Unanswered
 
@@ -50,15 +50,16 @@ class ChildReports:
     """Sockets over which forked children report refused calls to this process: their errors may be lost with them,
     like those in a pool that cannot be pickled. The sockets carry datagrams, which arrive whole."""
 
-    def __init__(self, refusals: Refusals) -> None:
+    def __init__(self, refusals: Refusals, session_of: Callable[[str], Session | None]) -> None:
         self._refusals = refusals
+        self._session_of = session_of
         self._read, self._write = socket.socketpair(type=socket.SOCK_DGRAM)
         for end in (self._read, self._write):
             end.setblocking(False)
 
-    def tell(self, refusal: Refusal) -> None:
-        """Report a refusal, in a child. It is lost if the buffers are full."""
-        told = {name: text[:_LONGEST_TOLD] for name, text in asdict(refusal).items()}
+    def tell(self, refusal: Refusal, key: str | None) -> None:
+        """Report a refusal, in a child, with the key of its episode. It is lost if the buffers are full."""
+        told = {name: text[:_LONGEST_TOLD] for name, text in {**asdict(refusal), "key": key or ""}.items()}
         with suppress(OSError):
             self._write.send(json.dumps(told).encode())
 
@@ -66,10 +67,20 @@ class ChildReports:
         """Add what children have reported since the last call."""
         with suppress(BlockingIOError):
             while told := self._read.recv(1 << 16):
-                self._refusals.add(Refusal(**json.loads(told)))
+                refusal = json.loads(told)
+                session = self._session_of(refusal.pop("key"))
+                self._refusals.add(Refusal(**refusal))
+                if session is not None:
+                    session.child_refused = Refusal(**refusal)
+                    session.on_child_refused()
 
-    def close(self) -> None:
+    async def watch(self) -> None:
+        """Collect from now on as soon as children report. Runs on the engine's loop, as `close` does."""
+        asyncio.get_running_loop().add_reader(self._read, self.collect)
+
+    async def close(self) -> None:
         """Collect the rest, and close the sockets."""
+        asyncio.get_running_loop().remove_reader(self._read)
         self.collect()
         self._read.close()
         self._write.close()
@@ -83,13 +94,14 @@ def fork_safe(capture: Capture, gateway: Gateway) -> Iterator[ChildReports]:
     if not _registered and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_in_child)
         _registered = True
-    reports = ChildReports(capture.refusals)
+    reports = ChildReports(capture.refusals, capture.session_of)
+    capture.portal.wait(reports.watch())
     outer, _live = _live, (capture, gateway, reports)
     try:
         yield reports
     finally:
         _live = outer
-        reports.close()
+        capture.portal.wait(reports.close())
 
 
 def _in_child() -> None:
@@ -177,7 +189,7 @@ class _Forward:
             error = _refused(wire, key)
             refusal = Refusal(error.code, str(error))
             self._capture.locate(refusal, request)
-            self._reports.tell(refusal)
+            self._reports.tell(refusal, key)
             reply = refuse(wire, error)
             return None, module.Response(
                 reply.status, headers=reply.headers, content=reply.body, request=request
