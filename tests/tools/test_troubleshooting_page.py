@@ -34,6 +34,7 @@ def test_every_key_that_it_names_is_one_of_the_jobs() -> None:
         "This is a bug in AgentJet",
         "connections were not captured",
         "zero-adv groups",
+        "the reward has collapsed",
         "nothing_captured",
     ],
 )
