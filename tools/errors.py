@@ -49,7 +49,11 @@ def texts(tree: ast.AST) -> Iterator[str]:
     """The messages of the errors that a module creates, as far as they are written there."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.args and _name(node.func) in ERRORS:
-            text = re.sub(r"(?:…\s*)+$|^(?:…\s*)+(?=…)", "…", _text(node.args[0])).strip()
+            parts = [
+                _text(part) for part in node.args[:2]
+            ]  # `ConfigError(where, text)`, or the text and what else it carries
+            said = ": ".join(parts if parts[-1].strip("…") else parts[:1])
+            text = re.sub(r"(?:…\s*)+$|^(?:…\s*)+(?=…)", "…", said).strip()
             if len(text.replace("…", "").split()) >= 3:
                 yield text
 
