@@ -23,8 +23,11 @@ _WHERE = {
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'ajet.backbones' has no attribute {name!r}")
-    module, original = _WHERE[name]
-    value = getattr(importlib.import_module(module), original)
+    where, original = _WHERE[name]
+    module = importlib.import_module(where)
+    if not hasattr(module, original):  # a module of a package
+        importlib.import_module(f"{where}.{original}")
+    value = getattr(module, original)
     globals()[name] = value
     return value
 

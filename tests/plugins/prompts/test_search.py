@@ -262,10 +262,10 @@ def test_a_default_that_depends_on_the_task_is_an_error(job: Job) -> None:
     ("changed", "said"),
     [
         ({"reflection": None}, "backbone.prompts.reflection: is required"),
-        ({"cost": 1.0}, "backbone.prompts.cost: has no effect without prices"),
+        ({"cost": 1.0}, "cost=: has no effect without prices"),
         (
             {"episodes": 3},
-            "backbone.prompts.episodes: 3 are too few to evaluate one candidate, which takes 4",
+            "episodes=: 3 are too few to evaluate one candidate, which takes 4",
         ),
         ({"set": {"prompts": "nowhere.yaml"}}, "nowhere.yaml: no such file of prompts"),
         ({"set": {"backbone.prompts.own_models": True}}, "answers and own_models exclude each other"),

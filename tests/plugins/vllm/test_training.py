@@ -100,7 +100,7 @@ def test_jobs_that_vllm_cannot_sample_for_are_refused(
     tmp_path: Path, settings: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(
-        ConfigError, match=rf"^backbone\.local\.engine: vllm cannot sample for this job, as .*{why}"
+        ConfigError, match=rf"^set= backbone\.local\.engine: vllm cannot sample for this job, as .*{why}"
     ):
         trained(tmp_path, tmp_path / "runs", steps=1, set={**SETTINGS, **settings})
 
