@@ -207,11 +207,10 @@ def test_the_remedy_for_a_process_pool_is_the_gateway(folder: Folder) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_an_agent_that_waits_forever_for_a_child_whose_call_was_refused_ends_soon_with_the_cause(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+def test_an_agent_that_waits_forever_for_a_child_whose_call_was_refused_ends_with_the_cause(
+    folder: Folder,
 ) -> None:
     """As in `multiprocessing.Pool`: the errors of OpenAI's client cannot be unpickled, the pool's thread dies, its callers wait."""
-    monkeypatch.setattr("ajet.rollout.episode._LEFT_TO_A_PARENT", 0.5)
     code = (
         "import multiprocessing, openai, threading\n"
         "def call():\n"
@@ -223,8 +222,8 @@ def test_an_agent_that_waits_forever_for_a_child_whose_call_was_refused_ends_soo
         "    threading.Event().wait()\n"
     )
     agent(folder, code)
-    said = check(folder, "--first", "1", "--set", "rollout.retries=0").out
-    assert "2 of 2 episodes failed: workflow:no_gateway: still running 0.5 s after" in said
+    said = check(folder, "--first", "1", "--set", "rollout.retries=0", "--set", "rollout.timeout=5s").out
+    assert "2 of 2 episodes failed: workflow:no_gateway: no result within 5 s" in said
     assert "Set rollout.gateway: true" in said and f"({line_of(folder, 'client.chat')})" in said
 
 

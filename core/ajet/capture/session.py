@@ -52,8 +52,7 @@ class Session(Attempt):
     in_flight: int = 0
     on_change: Callable[[], None] = lambda: None
     child_refused: Refusal | None = None
-    """The last call of a forked child that was refused; `on_child_refused` is called then, on the engine's loop."""
-    on_child_refused: Callable[[], object] = lambda: None
+    """The last call of a forked child that was refused."""
     _numbers: int = 0
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _replies: dict[str, tuple[Choice, MessageNode]] = field(default_factory=dict)

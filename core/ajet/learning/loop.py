@@ -64,7 +64,7 @@ class LoopResult:
     train_seconds: float
     """Seconds of the steps alone, without validation and checkpoints."""
     ruined: str
-    """Why the model is no longer of use, with the remedy; empty if it may be."""
+    """How training has ruined the model, as far as rewards show, and the remedy; empty if it has not."""
 
 
 async def train(loop: Loop, first_step: int) -> LoopResult:

@@ -21,7 +21,7 @@ from ajet.capture.session import Session, current_session
 from ajet.environments.client import Leases, current_leases
 from ajet.interfaces.prompts import Prompts, current_prompts
 from ajet.interfaces.workflow import LoadedWorkflow, Tuner, WorkflowFailed, coerce_output
-from ajet.rollout.deadline import Cancelled, DeadlinePassed, within
+from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.failures import Failure, FailureKind, workflow_failure
 from ajet.rollout.recorded import RecordedTask
 from ajet.rollout.watchdog import Board
@@ -207,7 +207,6 @@ class EpisodeRunner:
         passing_through.set(self.own_models)
         if self.missed:
             self.missed.begin(session.key)
-        session.on_child_refused = _cancelled_later(asyncio.current_task())
         self.hook.ajet_attempt_start(episode=plan.id)
         if self.workflow.is_async:
             returned = await self.workflow.fresh()(plan.task, tuner)
@@ -243,19 +242,6 @@ def _replayed(plan: Plan, task: RecordedTask, attempt: int) -> Episode:
     return Episode(plan, attempt, output or WorkflowOutput(), record, failed=failed)
 
 
-def _cancelled_later(task: asyncio.Task[Any] | None) -> Callable[[], object]:
-    """Cancels a task `_LEFT_TO_A_PARENT` seconds after it is called from another thread."""
-    loop = asyncio.get_running_loop()
-
-    def cancel() -> None:
-        if task is not None:
-            loop.call_later(_LEFT_TO_A_PARENT, task.cancel)
-
-    return lambda: loop.call_soon_threadsafe(cancel)
-
-
-_LEFT_TO_A_PARENT = 10.0
-"""Seconds that a workflow has to end, or to handle the error, after an LLM call of its child process was refused."""
 _OF_A_COMMAND = (
     "the client of a command must take its address and key from OPENAI_BASE_URL and OPENAI_API_KEY, or from ANTHROPIC_BASE_URL "
     "and ANTHROPIC_API_KEY, which are set for it"
@@ -271,10 +257,10 @@ def _explain(
 ) -> Failure | None:
     """The true cause: a failure of the engine or the context appears in the workflow only as some SDK error. The calls of the
     ``captured`` workflow must be recorded."""
-    if failed and session.child_refused and failed.name == Cancelled.__name__:
+    if failed and session.child_refused and failed.kind is FailureKind.TIMEOUT:
         text = (
-            f"still running {_LEFT_TO_A_PARENT:g} s after an LLM call of its child process was refused, as when the error "
-            f"cannot be pickled and a pool waits forever: {session.child_refused.line}"
+            f"{failed.text}. An LLM call of its child process was refused, and a pool waits forever for an error that cannot be "
+            f"pickled: {session.child_refused.line}"
         )
         return Failure(FailureKind.WORKFLOW, session.child_refused.code, text)
     if failed and failed.kind is FailureKind.WORKFLOW:

@@ -288,7 +288,7 @@ class Facts:
     """What a process on a node has found there."""
 
     content: str | None
-    """Of the driver's file; None if there is no such file."""
+    """What the file that the driver wrote contains here; None if the file is not there."""
     is_writable: bool
     versions: Mapping[str, str | None]
 

@@ -72,7 +72,6 @@ class ChildReports:
                 self._refusals.add(Refusal(**refusal))
                 if session is not None:
                     session.child_refused = Refusal(**refusal)
-                    session.on_child_refused()
 
     async def watch(self) -> None:
         """Collect from now on as soon as children report. Runs on the engine's loop, as `close` does."""
