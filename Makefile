@@ -160,10 +160,15 @@ $(DOCS_INSTALLED): $(ALL_INSTALLED)
 docs: $(DOCS_INSTALLED) ## the documentation site, in build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 
-wheels: $(ALL_INSTALLED) ## wheels and source distributions of the last commit, in dist/; the version comes from the newest tag
-	.venv/bin/python tools/release.py
+.venv-build/.installed: constraints.txt
+	@python3 -m venv --clear $(@D)
+	@$(@D)/bin/python $(INSTALL) build dunamai hatchling -c constraints.txt
+	@touch $@
 
-check-wheels: wheels ## each wheel alone in an empty environment, with an SBOM in dist/sbom; then the README's ten lines
+wheels: .venv-build/.installed ## wheels and source distributions of the last commit, in dist/; the version comes from the newest tag
+	.venv-build/bin/python tools/release.py
+
+check-wheels: wheels $(ALL_INSTALLED) ## each wheel alone in an empty environment, with an SBOM in dist/sbom; then the README's ten lines
 	.venv/bin/python tools/wheels_alone.py $(ARGS)
 	.venv/bin/python bench/from_wheels.py
 
