@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 import weakref
 from collections.abc import Sequence
@@ -15,8 +16,9 @@ import pytest
 
 from ajet.learning.batch import RolloutBatch
 from ajet.learning.loop import Loop, train
+from ajet.learning.rollouts import ValidationFailed
 from ajet.learning.settings import TrainSettings
-from ajet.rollout.checkpoints import checkpoints
+from ajet.rollout.checkpoints import checkpoints, validation_reward
 from ajet.rollout.recorder import RunRecorder
 from tests.patience import PATIENCE
 
@@ -30,7 +32,7 @@ class Told:
         self.gaps: dict[int, float] = {}
         self.cancelled = False
         self._recorder = recorder
-        self._rewards = iter(rewards)
+        self._rewards, self._validates = iter(rewards), bool(rewards)
         self._fails_at = fails_at
 
     async def batch(self, step: int, version: int) -> RolloutBatch:
@@ -62,7 +64,11 @@ class Told:
         path.mkdir()
 
     async def validate(self, step: int) -> dict[str, float]:
-        return {"reward": next(self._rewards)}
+        self.story.append(f"validate {step}")
+        reward = next(self._rewards)
+        if math.isnan(reward):
+            raise ValidationFailed("all episodes failed")
+        return {"reward": reward}
 
     def run(self, **settings: Any) -> None:
         asyncio.run(train(self.loop(**settings), 1))
@@ -75,7 +81,7 @@ class Told:
             recorder=self._recorder,
             settings=TrainSettings(**settings),
             publish=self.publish,
-            validate=self.validate if settings.get("keep_best") else None,
+            validate=self.validate if self._validates else None,
             validate_every=1,
             on_step=lambda *_: None,
         )
@@ -176,6 +182,20 @@ def test_keep_best_writes_a_checkpoint_whenever_a_validation_beats_all_before(tm
     assert [c.name for c in checkpoints(tmp_path)] == ["step_000002", "step_000004"]
     best = json.loads((checkpoints(tmp_path)[0] / "ajet.json").read_text())
     assert best == {"step": 2, "version": 2, "validation_reward": 0.9}
+
+
+def test_a_validation_whose_episodes_all_fail_loses_no_step_and_is_repeated_when_the_run_resumes(
+    tmp_path: Path,
+) -> None:
+    told = Told(RunRecorder(tmp_path), rewards=(0.5, 0.5, math.nan, 0.7))
+    with pytest.raises(ValidationFailed):
+        told.run(steps=2, save_every=1)
+    assert [c.name for c in checkpoints(tmp_path)] == ["step_000001", "step_000002"]
+    resumed = asyncio.run(train(told.loop(steps=2, save_every=1), 3))
+    assert resumed.after == {"reward": 0.7} and told.story[-2:] == ["validate 2", "validate 2"]
+    assert validation_reward(checkpoints(tmp_path)[-1]) == 0.7
+    again = asyncio.run(train(told.loop(steps=2, save_every=1), 3))
+    assert not again.after, "it has succeeded"
 
 
 def test_a_gap_between_engine_and_trainer_is_worth_one_warning(

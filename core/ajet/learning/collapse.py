@@ -7,7 +7,9 @@ probability explains it, as it does with tasks that are seldom solved.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+from ajet.rollout.checkpoints import checkpoints, step_of
 from ajet.types import Metrics
 
 RARE = 1e-3
@@ -47,6 +49,14 @@ class CollapseCheck:
             f"{self.reward:g}, after a mean of {before:.3g}, so nothing is learned"
         )
 
+    def ruined(self, after: Metrics, run_dir: Path, learning_rate: float) -> str:
+        """How training has ruined the model, as far as rewards show, and the remedy; "" if it has not. ``after`` are the metrics
+        of the last validation, {} without one."""
+        found = self.found()
+        if not found or after.get("reward", self.reward) > self.reward:
+            return ""
+        return f"{found}. {train_again(newest(run_dir, before=self.since), learning_rate)}"
+
     def _follow(self, step: int, metrics: Metrics) -> None:
         reward, share = metrics.get("reward"), metrics.get("groups_zero_advantage")
         if reward is None or share is None:
@@ -66,3 +76,18 @@ class CollapseCheck:
         self._before += groups
         self._equal_before += equal
         self._rewards_before += groups * reward
+
+
+def newest(run_dir: Path, before: float = math.inf) -> Path | None:
+    """The newest checkpoint of a run, or the newest from ``before`` a step."""
+    return next((path for path in reversed(checkpoints(run_dir)) if step_of(path) < before), None)
+
+
+def train_again(checkpoint: Path | None, learning_rate: float) -> str:
+    """The remedy for a model that training has ruined; ``checkpoint`` is the last from before."""
+    start = (
+        f"from its last checkpoint before that, if it is still good (--model {checkpoint}),"
+        if checkpoint
+        else "from the beginning"
+    )
+    return f"Train again {start} with a lower train.learning_rate (now {learning_rate:g})."

@@ -15,10 +15,11 @@ from typing import Protocol
 
 from ajet.interfaces.backbone import Trainer
 from ajet.learning.batch import RolloutBatch
-from ajet.learning.collapse import CollapseCheck
+from ajet.learning.collapse import CollapseCheck, newest, train_again
 from ajet.learning.gap import GapCheck
+from ajet.learning.rollouts import ValidationFailed
 from ajet.learning.settings import TrainSettings
-from ajet.rollout.checkpoints import checkpoints, step_of
+from ajet.rollout.checkpoints import is_validated
 from ajet.rollout.recorder import RunRecorder
 from ajet.types import AjetError, Metrics
 from ajet.utils.threads import to_its_end
@@ -105,10 +106,13 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
         del batch
         gc.collect()
         last = step == settings.steps
-        state = {"version": metrics["weight_version"]}
+        state, failed = {"version": metrics["weight_version"]}, None
         if loop.validate and (last or (loop.validate_every and step % loop.validate_every == 0)):
-            after = await loop.validate(step)
-            state["validation_reward"] = after["reward"]
+            try:
+                after = await loop.validate(step)
+                state["validation_reward"] = after["reward"]
+            except ValidationFailed as error:  # the step's checkpoint is written nevertheless
+                failed = error
         is_best = settings.keep_best and recorder.beats_all(state.get("validation_reward"))
         regular = step % settings.save_every == 0 and not collapse.found()  # keeps those from before it
         if last or is_best or regular:
@@ -118,26 +122,14 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
             # keeps the run folder locked until the checkpoint is complete.
             checkpoint = await to_its_end(save)
             loop.on_checkpoint(step, checkpoint)
-    found, ruined = collapse.found(), ""
-    if found and after.get("reward", collapse.reward) <= collapse.reward:
-        kept = newest(recorder.dir, before=collapse.since)
-        ruined = f"{found}. {_again(kept, settings.learning_rate)}"
-    return LoopResult(before, after, checkpoint, seconds, ruined)
-
-
-def newest(run_dir: Path, before: float = math.inf) -> Path | None:
-    """The newest checkpoint of a run, or the newest from ``before`` a step."""
-    return next((path for path in reversed(checkpoints(run_dir)) if step_of(path) < before), None)
-
-
-def _again(checkpoint: Path | None, learning_rate: float) -> str:
-    """The remedy for a model that training has ruined; ``checkpoint`` is the last from before."""
-    start = (
-        f"from its last checkpoint before that, if it is still good (--model {checkpoint}),"
-        if checkpoint
-        else "from the beginning"
+        if failed:
+            raise failed
+    if loop.validate and first_step > settings.steps and not is_validated(recorder.dir):
+        after = await loop.validate(settings.steps)  # it failed when the last checkpoint was written
+        recorder.validated(settings.steps, after["reward"])
+    return LoopResult(
+        before, after, checkpoint, seconds, collapse.ruined(after, recorder.dir, settings.learning_rate)
     )
-    return f"Train again {start} with a lower train.learning_rate (now {learning_rate:g})."
 
 
 async def training_step(
@@ -158,7 +150,7 @@ async def training_step(
             if not math.isfinite(updated.get(name, 0.0)):
                 raise FloatingPointError(f"the {name} is {updated[name]}")
     except FloatingPointError as error:
-        raise NotFinite(f"step {step}: {error}. {_again(saved(), batch.batch.learning_rate)}") from error
+        raise NotFinite(f"step {step}: {error}. {train_again(saved(), batch.batch.learning_rate)}") from error
     assert_all_trained(batch, updated, step)
     version = await publish()
     return {

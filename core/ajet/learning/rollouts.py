@@ -30,6 +30,10 @@ OnEpisode = Callable[[str, int, int], None]
 """(phase, done, total)"""
 
 
+class ValidationFailed(AjetError):
+    """All episodes of a validation failed."""
+
+
 def plan_step(tasks: Sequence[Task], step: int, *, batch_size: int, group_size: int, seed: int) -> list[Plan]:
     """The episodes of a training step, counted from 1, whose tasks are those of `Shuffled`; ids contain step, position in the
     batch, task and member."""
@@ -326,15 +330,16 @@ async def validate(
     seed: int,
     record: Callable[[str, int, Metrics], object],
 ) -> Metrics:
-    """Metrics of one validation, whose episodes ``run`` runs and journals; ``record`` stores the metrics. Raises AjetError
-    if all episodes failed."""
+    """Metrics of one validation, whose episodes ``run`` runs and journals; ``record`` stores the metrics. Raises
+    ValidationFailed if all episodes failed; then the metrics have no rewards."""
     started = time.monotonic()
     episodes = await run(plan_validation(tasks, step, kind, limit=limit, repeats=repeats, seed=seed))
-    if all(e.failure for e in episodes):
-        raise AjetError(
+    metrics = totals(episodes, time.monotonic() - started)
+    if rewards := [e.reward for e in episodes if e.failure is None]:
+        metrics |= {"reward_std": pstdev(rewards), "reward_min": min(rewards)}
+    record(kind, step, metrics)
+    if not rewards:
+        raise ValidationFailed(
             f"{kind} at step {step}: all {len(episodes)} episodes failed: {describe_failures(episodes)}"
         )
-    metrics = totals(episodes, time.monotonic() - started)
-    metrics["reward_std"] = pstdev(e.reward for e in episodes if e.failure is None)
-    record(kind, step, metrics)
     return metrics

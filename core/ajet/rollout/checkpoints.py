@@ -46,6 +46,11 @@ def validation_reward(checkpoint: Path) -> float:
     return float(_state(checkpoint).get("validation_reward", -math.inf))
 
 
+def is_validated(run_dir: Path) -> bool:
+    """Whether the newest checkpoint has a validation reward."""
+    return any(validation_reward(path) > -math.inf for path in checkpoints(run_dir)[-1:])
+
+
 def fault(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint, as far as file sizes show; None if it is complete."""
     try:
