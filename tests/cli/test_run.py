@@ -58,6 +58,17 @@ def test_set_beats_flags_and_flags_beat_the_file_each_with_its_source(folder: Fo
     assert "# judge.type exact job.yaml" in comments
 
 
+def test_tags_of_flags_replace_those_of_the_job(folder: Folder) -> None:
+    folder.write(
+        "named.yaml", "run: {name: one, tags: [a]}\ntask: {reader: tasks.jsonl}\nworkflow: agent.py:run\n"
+    )
+    kept, _ = dry(folder, "named.yaml")
+    assert (kept["run"]["name"], kept["run"]["tags"]) == ("one", ["a"])
+    job, comments = dry(folder, "named.yaml", "--name", "two", "--tag", "b", "--tag", "c")
+    assert (job["run"]["name"], job["run"]["tags"]) == ("two", ["b", "c"])
+    assert "# run.name two --name" in comments and any(line.endswith("--tag") for line in comments)
+
+
 def test_flags_alone_make_a_job(folder: Folder) -> None:
     flags = ["--workflow", "agent.py:run", "--tasks", "tasks.jsonl", "--judge", "math", "--backbone", "debug"]
     job, _ = dry(folder, *flags, "--validation", "tasks.jsonl", "--model", "some/model")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.job.prepare import prepare
-from ajet.runs.run_dir import held, keep_same_tasks
+from ajet.runs.run_dir import held, keep_same_tasks, new_run_dir
 from ajet.types import AjetError, ConfigError
 from tests.patience import PATIENCE
 
@@ -71,6 +72,17 @@ def test_a_torn_note_on_who_holds_a_run_folder_is_no_obstacle(tmp_path: Path, co
     with held(tmp_path, said.append):
         pass
     assert "another process did not shut down" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [("baseline", "-baseline"), ("lr 1e-4 / 学習", "-lr-1e-4-学習"), ("..", ""), ("x" * 150, f"-{'x' * 60}")],
+)
+def test_a_run_folder_ends_in_the_name_of_the_run(job: Job, tmp_path: Path, name: str, end: str) -> None:
+    run = job.config.run.model_copy(update={"dir": str(tmp_path / "runs"), "name": name})
+    named = dataclasses.replace(job, config=job.config.model_copy(update={"run": run}))
+    assert re.fullmatch(rf"\d{{8}}-\d{{6}}{re.escape(end)}", new_run_dir(named).name)
+    assert new_run_dir(named, "check").name.endswith(f"{end}-check")
 
 
 @pytest.fixture

@@ -54,6 +54,8 @@ def run(
     deterministic: bool | None = None,
     memory_limit: str | None = None,
     run_dir: AnyPath | None = None,
+    name: str | None = None,
+    tags: Sequence[str] | None = None,
     resume: AnyPath | None = None,
     services: Sequence[str] = (),
     set: Mapping[str, Any] | None = None,
@@ -64,8 +66,8 @@ def run(
     ``job`` is a job file; the other arguments lie over it, and ``set`` over all: ``{"train.learning_rate": 1e-4}``.
     ``workflow`` is a function, a class with ``execute``, an instance of one, what a plugin knows to run (a compiled
     graph), or a string: ``pkg.module:Name``, ``path/to/file.py:Name``, ``cmd:…``. ``run_dir`` is the folder of run folders,
-    ``resume`` a run folder to go on with; functions that no import leads to must be given again. ``services`` are started
-    as by ``--with``. Without ``progress`` nothing is printed. Raises AjetError.
+    ``name`` and ``tags`` are the run's, ``resume`` is a run folder to go on with; functions that no import leads to must be
+    given again. ``services`` are started as by ``--with``. Without ``progress`` nothing is printed. Raises AjetError.
     """
     given = locals()
     with prepared(run_layers(given), given) as (ready, lines):

@@ -244,6 +244,8 @@ async def open(
     deterministic: bool | None = None,
     memory_limit: str | None = None,
     run_dir: AnyPath | None = None,
+    name: str | None = None,
+    tags: Sequence[str] | None = None,
     services: Sequence[str] = (),
     set: Mapping[str, Any] | None = None,
     progress: bool = True,

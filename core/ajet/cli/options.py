@@ -12,9 +12,9 @@ import typer
 from ajet.job.arguments import ARGUMENTS, Argument
 
 
-def option(name: str, table: Mapping[str, Argument] = ARGUMENTS) -> Any:
-    """The option of an argument."""
-    return typer.Option(help=table[name].help, metavar=table[name].metavar)
+def option(name: str, table: Mapping[str, Argument] = ARGUMENTS, *, flag: str | None = None) -> Any:
+    """The option of an argument; ``flag``: if it is named otherwise."""
+    return typer.Option(*filter(None, [flag]), help=table[name].help, metavar=table[name].metavar)
 
 
 JobFile = Annotated[Path | None, typer.Argument(metavar="JOB.yaml", help="The job file; flags override it.")]
@@ -38,7 +38,7 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set any key of the job: a.b.c=value. Repeatable."),
 ]
-_UNLIKE = {"deterministic": "--[no-]deterministic", "services": "--with"}
+_UNLIKE = {"deterministic": "--[no-]deterministic", "services": "--with", "tags": "--tag"}
 
 
 def with_options(where: str) -> str:

@@ -42,6 +42,8 @@ def run(
     seed: Seed = None,
     deterministic: Annotated[bool | None, option("deterministic")] = None,
     memory_limit: Annotated[str | None, option("memory_limit")] = None,
+    name: Annotated[str | None, option("name")] = None,
+    tags: Annotated[list[str] | None, option("tags", flag="--tag")] = None,
     services: With = None,
     set: Sets = None,
     dry_run: Annotated[

@@ -29,6 +29,16 @@ class RunStart:
     resumed_after: int | None = None
     """The step of the checkpoint that a resumed run continues from (0: none yet); None for a new run."""
 
+    @property
+    def name(self) -> str:
+        """The run's name, or that of its folder."""
+        return self.config.get("run", {}).get("name") or self.run_dir.name
+
+    @property
+    def tags(self) -> list[str]:
+        """The run's tags."""
+        return list(self.config.get("run", {}).get("tags", ()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeCall:

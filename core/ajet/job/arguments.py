@@ -48,6 +48,8 @@ ARGUMENTS: Mapping[str, Argument] = _by_name(
     Argument("deterministic", "run.deterministic", "Bit-equal runs, by fixed scheduling of batches."),
     Argument("memory_limit", "", "Maximum memory of the local backbone, such as 2GiB.", "SIZE"),
     Argument("run_dir", "run.dir", "Folder of run folders, relative to the working directory."),
+    Argument("name", "run.name", "Name of the run, which ends the name of its folder."),
+    Argument("tags", "run.tags", "Tags of the run, by which lists of runs are filtered.", "TAG"),
 )
 TUNING: Mapping[str, Argument] = _by_name(
     Argument("reflection", "backbone.prompts.reflection", "The model that proposes texts."),

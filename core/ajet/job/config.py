@@ -92,6 +92,10 @@ class RunSettings(Settings):
     """Where a run is stored, and whether it is repeatable."""
 
     dir: str = Field("runs", description=ARGUMENTS["run_dir"].help)
+    name: str | None = Field(None, min_length=1, max_length=200, description=ARGUMENTS["name"].help)
+    tags: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = Field(
+        (), description=ARGUMENTS["tags"].help
+    )
     seed: int = Field(0, ge=0, description=ARGUMENTS["seed"].help)
     deterministic: bool = Field(False, description=ARGUMENTS["deterministic"].help)
     restarts: int = Field(

@@ -107,7 +107,7 @@ def check(job: Job, engine: Engine, *, tasks: int, group_size: int) -> Report:
 
 
 async def _check(job: Job, engine: Engine, tasks: int, group_size: int) -> Report:
-    run_dir = new_run_dir(job)
+    run_dir = new_run_dir(job, "check")
     keep_tokenizer(run_dir, engine.tokenizer, job.progress)
     recorder = RunRecorder(run_dir)
     plans = plan_step(

@@ -60,7 +60,7 @@ class Debug(Backbone):
 
         rollout = job.config.rollout.model_copy(update={"concurrency": self.concurrency})
         job = replace(job, config=job.config.model_copy(update={"rollout": rollout}))
-        run_dir = new_run_dir(job)
+        run_dir = new_run_dir(job, "debug")
         if engine:
             keep_tokenizer(run_dir, engine.tokenizer, job.progress)
         recorder = RunRecorder(run_dir)

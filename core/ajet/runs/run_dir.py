@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import socket
 import sys
 import time
@@ -36,9 +37,11 @@ TASKS = "tasks.json"
 """Ids of the training tasks of a deterministic run, in their order, each with a hash of its content."""
 
 
-def new_run_dir(job: Job) -> Path:
-    """A new run folder with the resolved job and the versions in it; says where it is."""
-    stem = time.strftime("%Y%m%d-%H%M%S")
+def new_run_dir(job: Job, what: str = "") -> Path:
+    """A new run folder with the resolved job and the versions in it; says where it is. Its name has the time, the run's name,
+    and ``what`` is done if nothing is trained."""
+    parts = (time.strftime("%Y%m%d-%H%M%S"), as_folder(job.config.run.name or ""), what)
+    stem = "-".join(filter(None, parts))
     root = Path(job.config.run.dir).expanduser().resolve()
     with writing(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -52,6 +55,11 @@ def new_run_dir(job: Job) -> Path:
             job.progress.started(run_dir)
             return run_dir
     raise ConfigError("run.dir", f"{root} holds too many runs of this second.")
+
+
+def as_folder(name: str) -> str:
+    """A name as part of a folder's."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.")[-60:]
 
 
 def keep_job(run_dir: Path, job: Job) -> None:

@@ -8,7 +8,6 @@ are not run again when the comparison is resumed.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from ajet.learning.rollouts import plan_validation
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines
 from ajet.rollout.summary import describe_failures
-from ajet.runs.run_dir import held, keep_job, keep_tokenizer, new_run_dir
+from ajet.runs.run_dir import as_folder, held, keep_job, keep_tokenizer, new_run_dir
 from ajet.runs.runtime import answering_engine, evaluation_policy, open_runtime
 from ajet.types import AjetError, ConfigError
 from ajet.utils.asyncrun import run
@@ -103,12 +102,12 @@ def compare_models(job: Job, candidates: Sequence[Candidate]) -> Path:
     """Evaluate each candidate on the job's validation tasks, else its tasks; returns the run folder. With ``job.resume``
     only episodes that have not ended well are run. Raises ConfigError if the job was changed meanwhile."""
     job = replace(job, validation=job.validation or job.tasks)
-    run_dir = job.resume or new_run_dir(job)
+    run_dir = job.resume or new_run_dir(job, "eval")
     with held(run_dir, job.progress.say):
         if job.resume:
             _check_same(job, candidates, run_dir)
             job.progress.started(run_dir)
-        names = [f"{number}-{_as_folder(c.name)}" for number, c in enumerate(candidates, 1)]
+        names = [f"{number}-{as_folder(c.name)}" for number, c in enumerate(candidates, 1)]
         lines = [
             {"name": c.name, "folder": name, "model": c.model, "spec": c.spec, "error": "it has not finished"}
             for name, c in zip(names, candidates, strict=True)
@@ -212,8 +211,3 @@ def _check_same(job: Job, candidates: Sequence[Candidate], run_dir: Path) -> Non
             f"{changed}: differs from the job in {run_dir}, with which the finished episodes were run. Leave it as it was, or "
             "start a new comparison."
         )
-
-
-def _as_folder(name: str) -> str:
-    """A name as part of a folder's."""
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.")[-60:]

@@ -176,7 +176,7 @@ def evaluate(job: Job, *, answers: ChatModelPlugin | None = None) -> Metrics:
 
 async def _evaluate(job: Job, engine: Engine | None, answers: ChatModelPlugin | None) -> Metrics:
     job = replace(job, validation=job.validation or job.tasks)
-    run_dir = new_run_dir(job)
+    run_dir = new_run_dir(job, "eval")
     if engine:
         keep_tokenizer(run_dir, engine.tokenizer, job.progress)
     recorder = RunRecorder(run_dir)

@@ -52,7 +52,8 @@ class MLflow(Tool):
         if run_id is None:
             found = client.get_experiment_by_name(self.experiment)
             experiment = found.experiment_id if found else client.create_experiment(self.experiment)
-            run_id = client.create_run(experiment, run_name=event.run_dir.name).info.run_id
+            tags = {_name(tag): "true" for tag in event.tags}
+            run_id = client.create_run(experiment, run_name=event.name, tags=tags).info.run_id
             keep_id(event.run_dir, self.name, run_id)
         client.update_run(run_id, status="RUNNING")
         run = _MLflowRun(client, run_id, self.upload_checkpoints)

@@ -35,7 +35,6 @@ class SwanLab(Tool):
     )
     workspace: str | None = Field(None, description="User or organization; default: that of the account.")
     group: str | None = Field(None, description="Group of runs to which the run belongs.")
-    tags: tuple[str, ...] = Field((), description="Tags of the run.")
     mode: Literal["online", "offline"] | None = Field(
         None, description="online, or offline: write to the run folder only; default: what SWANLAB_MODE says."
     )
@@ -54,10 +53,10 @@ class SwanLab(Tool):
             project=self.project,
             workspace=self.workspace,
             group=self.group,
-            tags=list(self.tags) or None,
+            tags=event.tags or None,
             mode=self.mode,
             id=known or uuid.uuid4().hex[:12],
-            name=event.run_dir.name,
+            name=event.name,
             resume="allow",
             log_dir=str(event.run_dir / "swanlog"),
             config=dict(event.config),

@@ -40,7 +40,7 @@ class Trackio(Tool):
 
         known = known_id(event.run_dir, self.name)
         # Trackio continues runs by their names, and a folder of the same name may exist elsewhere.
-        name = known or f"{event.run_dir.name}-{uuid.uuid4().hex[:6]}"
+        name = known or f"{event.name}-{uuid.uuid4().hex[:6]}"
         run = trackio.init(
             project=self.project,
             name=name,

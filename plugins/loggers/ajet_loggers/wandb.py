@@ -32,7 +32,6 @@ class WandB(Tool):
     project: str = Field("AgentJet", min_length=1, description="Project at Weights & Biases.")
     entity: str | None = Field(None, description="User or team; default: that of the account.")
     group: str | None = Field(None, description="Group of runs to which the run belongs.")
-    tags: tuple[str, ...] = Field((), description="Tags of the run.")
     mode: Literal["online", "offline"] | None = Field(
         None, description="online, or offline: write to the run folder only; default: what WANDB_MODE says."
     )
@@ -50,10 +49,10 @@ class WandB(Tool):
             project=self.project,
             entity=self.entity,
             group=self.group,
-            tags=self.tags,
+            tags=event.tags,
             mode=self.mode,
             id=known or uuid.uuid4().hex[:12],
-            name=event.run_dir.name,
+            name=event.name,
             resume="allow",
             reinit="create_new",
             dir=str(event.run_dir),

@@ -23,8 +23,11 @@ def run(training: Training, monkeypatch: pytest.MonkeyPatch) -> Run:  # noqa: F8
     tasks = [{"id": f"v{i}", "query": "held out"} for i in range(2)]
     (training.folder / "held_out.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
 
-    def run(*loggers: Any, workflow: str = "run", steps: int = 2, resume: Path | None = None) -> RunResult:
+    def run(
+        *loggers: Any, workflow: str = "run", steps: int = 2, resume: Path | None = None, **of_run: Any
+    ) -> RunResult:
         sets = {"task.validation": "held_out.jsonl", "eval.every": 1, "train.save_every": 1}
+        sets |= {f"run.{key}": value for key, value in of_run.items()}
         return training.run(workflow, steps=steps, sets=sets, resume=resume, loggers=list(loggers))
 
     return run

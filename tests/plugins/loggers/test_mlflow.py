@@ -47,6 +47,12 @@ def read(store: str, run_dir: Path) -> Logged:
     return Logged(yaml.safe_load((folder / "job.yaml").read_text()), metrics, tables, last)
 
 
+def test_a_run_has_its_name_and_its_tags(run: Run, store: str, logger: dict[str, Any]) -> None:
+    result = run(logger, steps=1, name="rate 1e-4", tags=["sweep"])
+    found = client(store).get_run(known_id(result.run_dir, "mlflow"))
+    assert (found.info.run_name, found.data.tags["sweep"]) == ("rate 1e-4", "true")
+
+
 def test_mlflow_has_what_the_run_folder_has(
     run: Run, store: str, logger: dict[str, Any], said: Callable[[], list[str]]
 ) -> None:

@@ -69,6 +69,12 @@ def test_wandb_has_what_the_run_folder_has(run: Run, said: Callable[[], list[str
     assert ended == 0
 
 
+def test_a_run_has_its_name_and_its_tags(run: Run) -> None:
+    result = run(OFFLINE, steps=1, name="rate 1e-4", tags=["sweep", "short"])
+    (begun,) = [record.run for record in records(result.run_dir) if record.HasField("run")]
+    assert (begun.display_name, list(begun.tags)) == ("rate 1e-4", ["sweep", "short"])
+
+
 def test_every_figure_is_drawn_over_our_steps(run: Run) -> None:
     result = run(OFFLINE)
     (every,) = [r.metric for r in records(result.run_dir) if r.metric.glob_name]

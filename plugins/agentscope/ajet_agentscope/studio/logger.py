@@ -42,7 +42,7 @@ class AgentScopeStudio(Logger):
         run = {
             "id": run_id(event.run_dir),
             "project": self.project,
-            "name": event.run_dir.name,
+            "name": event.name,
             "timestamp": datetime.now(UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3],
             "pid": os.getpid(),
             "run_dir": str(event.run_dir),
