@@ -172,6 +172,8 @@ def test_explain_knows_every_key_and_the_nearest_of_an_unknown_one() -> None:
     assert explain("train.steps")[0].default == 100
     assert {k.key for k in explain("run")} == {
         "run.dir",
+        "run.name",
+        "run.tags",
         "run.seed",
         "run.deterministic",
         "run.restarts",

@@ -13,6 +13,8 @@ import yaml
 
 from ajet.types import ConfigError
 
+_FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Eight times as fast as the other one, where PyYAML was built with libyaml."""
 _LONGEST = 16 << 20
 """Maximum bytes of a file."""
 _DEEPEST = 100
@@ -40,8 +42,10 @@ def read_yaml(path: Path) -> Any:
 def parse_yaml(text: str, source: str) -> Any:
     """The value of a text; None if it is empty. Raises ConfigError that begins with the source and a line number."""
     try:
-        _check(text, source)
-        return yaml.safe_load(text)
+        try:
+            return _load(text, source, _FAST)
+        except yaml.YAMLError:  # the other one says better what is wrong
+            return _load(text, source, yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         where = f"{source}:{error.problem_mark.line + 1}" if error.problem_mark else source
         raise ConfigError(where, f"not YAML ({error.problem}). Fix the line.") from None
@@ -49,14 +53,19 @@ def parse_yaml(text: str, source: str) -> Any:
         raise ConfigError(source, f"not YAML that can be read ({' '.join(str(error).split())}).") from None
 
 
-def _check(text: str, source: str) -> None:
+def _load(text: str, source: str, loader: Any) -> Any:
+    _check(text, source, loader)
+    return yaml.load(text, loader)
+
+
+def _check(text: str, source: str, loader: Any) -> None:
     """Refuse values that are nested too deep, contain themselves, or repeat too often. Raises ConfigError, YAMLError."""
     sizes: dict[str, int] = {}
     """Number of values in each anchor's mapping or list, once it has ended."""
     opened: list[tuple[str | None, int]] = []
     """Anchor of each open mapping or list, and how many values there were before it."""
     values = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in yaml.parse(text, Loader=loader):
         where = f"{source}:{event.start_mark.line + 1}" if event.start_mark else source
         if isinstance(event, yaml.CollectionEndEvent):
             anchor, before = opened.pop()
