@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,24 @@ def test_a_training_step_is_one_line(progress: Lines) -> None:
     ]
 
 
-def test_a_stage_is_told_at_most_every_tenth(progress: Lines) -> None:
-    for i in range(1001):
+def test_a_stage_is_told_when_it_begins_and_ends_and_now_and_then_with_the_time_that_is_left(
+    progress: Lines,
+) -> None:
+    for i in range(200, 1001):
+        progress._last_line -= 11 * (i == 700)
+        progress._stages |= {"starter": (time.monotonic() - 50, 0.2)} if i == 700 else {}
         progress.stage("starter", i / 1000, {"loss": 1.5})
-    assert len(lines_of(progress)) == 11
-    assert lines_of(progress)[-1] == "starter 100%  loss 1.5"
+    assert lines_of(progress) == [
+        "starter 20%  loss 1.5",
+        "starter 70%  loss 1.5  eta 0:30",
+        "starter 100%  loss 1.5",
+    ]
+
+
+def test_a_stage_may_run_again(progress: Lines) -> None:
+    for fraction in (0.5, 1.0, 0.5, 1.0):
+        progress.stage("generating", fraction, {})
+    assert lines_of(progress) == ["generating 50%", "generating 100%"] * 2
 
 
 def test_the_run_folder_is_remembered(progress: Lines) -> None:

@@ -42,15 +42,15 @@ def describe_ended(how: str, run_dir: Path | None, *, without_checkpoint: bool =
 
 
 class Lines:
-    """A `Progress` of plain lines: one for each training step, one for each tenth of a stage, and occasional lines
-    in long phases."""
+    """A `Progress` of plain lines: one for each training step, and occasional lines in stages and long phases."""
 
     def __init__(self, out: TextIO) -> None:
         self.run_dir: Path | None = None
         self._out = out
         self._lock = threading.RLock()
         self._pace = Pace()
-        self._tenths: dict[str, int] = {}
+        self._stages: dict[str, tuple[float, float]] = {}
+        """Stages that are not complete: when each began, and at which fraction."""
         self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -72,10 +72,9 @@ class Lines:
     def stage(self, name: str, fraction: float, metrics: Metrics) -> None:
         """See `Progress.stage`."""
         with self._lock:
-            tenth = int(fraction * 10 + 1e-9)
-            if tenth > self._tenths.get(name, -1):
-                self._tenths[name] = tenth
-                self._print(f"{name} {fraction:.0%}  {stage_figures(metrics)}".rstrip())
+            first, figures = name not in self._stages, self._stage_figures(name, fraction, metrics)
+            if first or fraction >= 1 or time.monotonic() - self._last_line >= QUIET_SECONDS:
+                self._print(f"{name} {fraction:.0%}  {figures}".rstrip())
 
     def episodes(self, phase: str, done: int, total: int) -> None:
         """See `Progress.episodes`."""
@@ -91,6 +90,17 @@ class Lines:
     def _figures(self, step: int, total: int, metrics: Metrics) -> str:
         eta = self._pace.eta(step, total, metrics)
         return "  ".join([*step_figures(metrics), *([f"eta {eta}"] if eta else [])])
+
+    def _stage_figures(self, name: str, fraction: float, metrics: Metrics) -> str:
+        """The figures of a stage, and how long the rest of it takes at the pace since it began here."""
+        now = time.monotonic()
+        began, at = self._stages.setdefault(name, (now, fraction))
+        figures = [f"{figure} {value:.3g}" for figure, value in metrics.items()]
+        if fraction >= 1:
+            del self._stages[name]
+        elif fraction > at:
+            figures.append(f"eta {clock((now - began) * (1 - fraction) / (fraction - at))}")
+        return "  ".join(figures)
 
     def _print(self, text: str) -> None:
         self._last_line = time.monotonic()
@@ -116,7 +126,9 @@ class Cell(Lines):
     def stage(self, name: str, fraction: float, metrics: Metrics) -> None:
         """See `Progress.stage`."""
         done = fraction >= 1
-        self._show(self._step, "" if done else f"{name} {fraction:.0%}  {stage_figures(metrics)}", now=done)
+        with self._lock:
+            figures = self._stage_figures(name, fraction, metrics)
+            self._show(self._step, "" if done else f"{name} {fraction:.0%}  {figures}", now=done)
 
     def episodes(self, phase: str, done: int, total: int) -> None:
         """See `Progress.episodes`."""
@@ -170,7 +182,8 @@ class Bars(Lines):
     def stage(self, name: str, fraction: float, metrics: Metrics) -> None:
         """See `Progress.stage`."""
         with self._lock:
-            self._show(name, fraction, 1.0, f"{fraction:.0%}", stage_figures(metrics))
+            figures = self._stage_figures(name, fraction, metrics)
+            self._show(name, fraction, 1.0, f"{fraction:.0%}", figures)
             if fraction >= 1:
                 self._hide(name)
 
@@ -205,14 +218,19 @@ class Pace:
         self._seconds: deque[float] = deque(maxlen=5)
 
     def eta(self, step: int, total: int, metrics: Metrics) -> str:
-        """``1:02:03`` or ``0:51``; empty while there is no estimate and after the last step."""
+        """As `clock`; empty while there is no estimate and after the last step."""
         if seconds := _step_seconds(metrics):
             self._seconds.append(seconds)
         if not self._seconds or step >= total:
             return ""
-        left = round(sum(self._seconds) / len(self._seconds) * (total - step))
-        hours, minutes = left // 3600, left // 60 % 60
-        return f"{hours}:{minutes:02}:{left % 60:02}" if hours else f"{minutes}:{left % 60:02}"
+        return clock(sum(self._seconds) / len(self._seconds) * (total - step))
+
+
+def clock(seconds: float) -> str:
+    """``1:02:03`` or ``0:51``."""
+    left = round(seconds)
+    hours, minutes = left // 3600, left // 60 % 60
+    return f"{hours}:{minutes:02}:{left % 60:02}" if hours else f"{minutes}:{left % 60:02}"
 
 
 def step_figures(metrics: Metrics) -> list[str]:
@@ -229,11 +247,6 @@ def step_figures(metrics: Metrics) -> list[str]:
     if seconds := _step_seconds(metrics):
         figures.append(f"{seconds:.1f} s")
     return figures
-
-
-def stage_figures(metrics: Metrics) -> str:
-    """The figures of a preparation stage."""
-    return "  ".join(f"{name} {value:.3g}" for name, value in metrics.items())
 
 
 def _step_seconds(metrics: Metrics) -> float:
