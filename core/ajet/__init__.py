@@ -43,6 +43,7 @@ _WHERE = {
     "Reader": "interfaces.reader",
     "Recipe": "interfaces.recipe",
     "Run": "api.results",
+    "Runs": "api.results",
     "RunEnd": "interfaces.events",
     "RunStart": "interfaces.events",
     "Scores": "api.results",
@@ -71,6 +72,7 @@ _WHERE = {
     "find_recipe": "job.models",
     "hookimpl": "hookspecs",
     "label": "capture.context",
+    "list_runs": "api.results",
     "load_run": "api.results",
     "model_source": "job.models",
     "open": "api.learner",
@@ -105,8 +107,10 @@ if TYPE_CHECKING:
     from ajet.api.results import Episode as Episode
     from ajet.api.results import Evaluation as Evaluation
     from ajet.api.results import Run as Run
+    from ajet.api.results import Runs as Runs
     from ajet.api.results import Scores as Scores
     from ajet.api.results import Timeline as Timeline
+    from ajet.api.results import list_runs as list_runs
     from ajet.api.results import load_run as load_run
     from ajet.api.selection import Selection as Selection
     from ajet.api.selection import aselect_model as aselect_model

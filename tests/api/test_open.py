@@ -13,8 +13,11 @@ import pytest
 
 import ajet
 from ajet import ConfigError, Task, WorkflowOutput
+from ajet.cli import run_program
 from ajet.interfaces.reader import tasks_of_step
 from ajet.plugins import load_plugins
+from ajet.runs.run_dir import checkpoint_step
+from ajet.runs.run_state import State, state_of
 from tests.api.asking import ask
 
 SET = {
@@ -56,7 +59,7 @@ def test_it_reproduces_a_run_bit_for_bit_on_the_same_plan(folder: Path, model: P
             k: v for k, v in now.items() if "second" not in k
         }
     with pytest.raises(
-        ConfigError, match=r"job\.yaml: workflow: the job was started from Python with a training loop"
+        ConfigError, match=r"resume= .*: a training loop of its own .ajet\.open. made this run"
     ):
         ajet.run(resume=mine.dir, progress=False)
 
@@ -175,3 +178,41 @@ def test_a_command_gets_no_answer_that_its_judge_reads(model: Path, folder: Path
             return [episode.reward for episode in group.episodes]
 
     assert asyncio.run(rewards()) == [1.0]
+
+
+def test_runs_of_a_loop_over_learning_rates_say_what_was_trained(
+    folder: Path, model: Path, agent: Agent, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def own(rate: float) -> ajet.Run:
+        settings = {key: value for key, value in SET.items() if key != "train.steps"}
+        async with ajet.open(model=model, set=settings, name=f"rate {rate:g}", progress=False) as learner:
+            for _ in range(2):
+                groups = await learner.rollout(agent, TASKS[:1], group_size=2, judge=distinct)
+                await learner.train(groups, learning_rate=rate)
+            learner.save(f"model-{rate:g}")
+            learner.save(f"again-{rate:g}")
+            return ajet.load_run(learner.dir)
+
+    one, two = (asyncio.run(own(rate)) for rate in (1e-4, 5e-4))
+    assert one.job["train"]["learning_rate"] == 1e-4 and two.job["train"]["learning_rate"] == 5e-4
+    assert one.job["train"]["steps"] == 2, "its real number of steps"
+    assert one.job["workflow"] == "object:agent.<locals>.local"
+    assert one.job["judge"]["type"] == f"{__name__}:distinct"
+    assert one.checkpoint is not None and one.checkpoint.resolve() == folder / "again-0.0001"
+    assert checkpoint_step("again-0.0001") == 2
+    assert state_of(one.dir, 2, 100) == State("finished")
+    assert run_program(["list", "--name", "rate"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert "learning rate" in head and [line.split()[-1] for line in lines] == ["0.0005", "0.0001"]
+    assert all(" finished " in line and "  2 / 2  " in line for line in lines)
+
+
+def test_a_loop_that_raises_has_failed(folder: Path, model: Path) -> None:
+    async def own() -> None:
+        async with ajet.open(model=model, set=SET, progress=False):
+            raise ValueError("no more data")
+
+    with pytest.raises(ValueError, match="no more data"):
+        asyncio.run(own())
+    run = ajet.load_run("runs")
+    assert state_of(run.dir, 0, 2) == State("failed", "ValueError: no more data")

@@ -74,7 +74,7 @@ def test_a_function_a_list_and_a_function_judge_run_and_are_kept_in_a_readable_f
     assert job["workflow"] == "object:agent.<locals>.local"
     assert job["task"]["reader"] == {"type": "jsonl", "path": str(run.dir / "given_reader.jsonl")}
     assert run_program(["show", str(run.dir)]) == 0
-    assert "object:agent" in capsys.readouterr().out
+    assert "agent.<locals>.local, grpo" in capsys.readouterr().out
 
 
 def test_what_can_be_imported_or_built_from_its_fields_is_written_as_such(debugging: Arguments) -> None:

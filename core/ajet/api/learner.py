@@ -14,18 +14,19 @@ from ajet.api.jobs import AnyJudge, AnyPath, prepared
 from ajet.api.results import Timeline, all_timelines
 from ajet.capture.session import Session, current_session
 from ajet.interfaces.backbone import RunResult, Trainer
-from ajet.interfaces.judge import Judge
 from ajet.interfaces.workflow import LoadedWorkflow, load_workflow, make_workflow
+from ajet.job.arguments import ARGUMENTS
 from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.job.models import check_model
-from ajet.job.objects import OBJECT, GivenTasks, described, lay_object
+from ajet.job.objects import OBJECT, OWN_LOOP, GivenTasks, described, lay_object
 from ajet.job.paths import COMMAND
 from ajet.job.prepare import build_judge, withholding
 from ajet.learning.loop import training_step
 from ajet.learning.rollouts import plan_group, step_batch
+from ajet.learning.settings import TrainSettings
 from ajet.reports.token_text import TokenText
-from ajet.rollout.checkpoints import CHECKPOINTS
+from ajet.rollout.checkpoints import CHECKPOINTS, complete
 from ajet.rollout.episode import Episode as Ran
 from ajet.rollout.episode import Plan
 from ajet.rollout.failures import Failure, FailureKind
@@ -33,7 +34,7 @@ from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.summary import summarize
 from ajet.runs.callbacks import Listeners
 from ajet.runs.jobs import run_layers
-from ajet.runs.run_dir import held, keep_tokenizer, new_run_dir
+from ajet.runs.run_dir import held, keep_job, keep_tokenizer, new_run_dir
 from ajet.runs.runtime import Runtime, open_runtime, training_policy
 from ajet.tracker.breaks import find_breaks
 from ajet.types import ConfigError, Metrics, Task, WorkflowOutput
@@ -124,6 +125,11 @@ class Learner:
         self._text_of = TokenText(self.dir)
         self._seconds = 0.0
         """Of rollouts since the last step."""
+        self._rate = 0.0
+        """The highest learning rate that `train` was given."""
+        self._noted = job
+        """The job as the run folder has it."""
+        self._note(train=self._train_settings(0, None))
 
     async def rollout(
         self,
@@ -138,8 +144,14 @@ class Learner:
         started = time.monotonic()
         size = group_size or self._job.config.rollout.group_size
         found = GivenTasks(items=tuple(tasks), source="tasks=").tasks()
+        given = Layers()
+        for key, value in {"workflow": workflow, "judge": judge}.items():
+            lay_object(given, key, value, ARGUMENTS[key].source)
+        with given.located():
+            judging = build_judge(given)
+        self._note(**given.values)
         plans = [plan for task in found for plan in self._group(task, size)]
-        async with _judge(judge).open() as live:
+        async with judging.open() as live:
             job = replace(self._job, workflow=_workflow(workflow, self._job, judge is not None))
             rollout = replace(self._runtime, job=job, judge=live).rollout(training_policy(job))
             done = await rollout.run(plans, lambda episode: None)
@@ -204,6 +216,7 @@ class Learner:
             self._recorder.episode(episode, phase="train", step=step)
         self._recorder.metrics("train", step, metrics)
         self._listeners.step_end(step, metrics)
+        self._note(train=self._train_settings(step, learning_rate))
         self.step, self._place, self._seconds = step, 0, 0.0
         return metrics
 
@@ -219,9 +232,34 @@ class Learner:
             )
         folder.mkdir(parents=True)
         self._trainer.save(folder)
+        complete(folder, self.step, {"version": self._trainer.version})
+        link = self.dir / CHECKPOINTS / f"step_{self.step:06d}"
+        if link.is_symlink():  # of an earlier call
+            link.unlink()
+        if not link.exists():
+            link.symlink_to(folder)
         self.saved = folder
         self._listeners.checkpoint_saved(self.step, folder)
         return folder
+
+    def _train_settings(self, step: int, learning_rate: float | None) -> TrainSettings:
+        """The job's with what was trained in their place: the highest rate that was given, as schedules only lower it, and
+        the number of steps, unless the job gives one for its schedule."""
+        noted = self._noted.config.train
+        changed: dict[str, Any] = {}
+        if learning_rate is not None:
+            self._rate = max(self._rate, learning_rate)
+            changed["learning_rate"] = self._rate
+        if self._job.layers.source_of("train.steps") == "default":
+            changed["steps"] = step
+        return noted.model_copy(update=changed)
+
+    def _note(self, **sections: Any) -> None:
+        """Bring parts of the job in the run folder up to date, so that runs of such loops can be compared."""
+        config = self._noted.config.model_copy(update=sections)
+        if config != self._noted.config:
+            self._noted = replace(self._noted, config=config)
+            keep_job(self.dir, self._noted)
 
     def _group(self, task: Task, size: int) -> list[Plan]:
         plans = plan_group(task, self.step + 1, self._place, size, self._job.config.run.seed)
@@ -259,10 +297,10 @@ async def open(
     layers = run_layers(given)
     layers.objects["workflow"] = _by_the_caller
     for key, value in {
-        "workflow": "a training loop of its own",
-        "task.reader.type": "the tasks of each rollout",
+        "workflow": f"{OBJECT}a training loop of its own",
+        "task.reader.type": OWN_LOOP,
     }.items():
-        layers.set(key, f"{OBJECT}{value}", "ajet.open", Path.cwd())
+        layers.set(key, value, "ajet.open", Path.cwd())
     with prepared(layers, given, read_tasks=False) as (ready, lines):
         check_model(ready.model)
         trainer = await awaitable(_trainer)(ready)
@@ -300,13 +338,6 @@ def _workflow(workflow: object, job: Job, judged: bool) -> LoadedWorkflow:
             return withholding(found, task.hides(judged))
         return found
     return make_workflow(workflow, described(workflow), Path.cwd(), hook)
-
-
-def _judge(judge: AnyJudge | None) -> Judge:
-    layers = Layers()
-    lay_object(layers, "judge", judge, "judge=")
-    with layers.located():
-        return build_judge(layers)
 
 
 def _numbered(groups: Sequence[Group | OwnEpisode]) -> Iterator[Ran]:

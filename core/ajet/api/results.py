@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from ajet.reports.folder import Entry, find_run, read_run
 from ajet.reports.folder import Run as Folder
 from ajet.reports.recording import record
+from ajet.reports.run_list import RunLine, describe_runs, run_line, run_table
+from ajet.reports.run_list import list_runs as read_lines
 from ajet.reports.token_text import TokenText
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.episode import Episode as Recorded
@@ -147,6 +149,21 @@ class Run:
         self.dir = dir
 
     @property
+    def name(self) -> str | None:
+        """The name that it was given."""
+        return self._line.name
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that it was given."""
+        return self._line.tags
+
+    @property
+    def state(self) -> str:
+        """live, finished, interrupted or failed."""
+        return self._line.state
+
+    @property
     def checkpoint(self) -> Path | None:
         """The last complete checkpoint, None if there is none."""
         return next(reversed(self.checkpoints), None)
@@ -218,6 +235,10 @@ class Run:
     def _folder(self) -> Folder:
         return read_run(self.dir)
 
+    @cached_property
+    def _line(self) -> RunLine:
+        return run_line(self.dir)
+
     def _lines(self) -> list[Mapping[str, Any]]:
         return [m for m in self._folder.metrics if m["type"] not in _VALIDATIONS]
 
@@ -273,6 +294,40 @@ class Check:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self.text)}</pre>"
+
+
+class Runs(Sequence[Run]):
+    """The runs of a folder, the newest first. In a notebook: a table."""
+
+    def __init__(self, lines: Sequence[RunLine]) -> None:
+        self._lines = lines
+        self._runs = [Run(Path(line.run)) for line in lines]
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Run]: ...
+    def __getitem__(self, index: int | slice) -> Run | Sequence[Run]:
+        return self._runs[index]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __repr__(self) -> str:
+        return describe_runs(self._lines) if self._lines else "<Runs: none>"
+
+    def _repr_html_(self) -> str:
+        rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in run_table(self._lines)]
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+def list_runs(
+    path: str | Path = "runs", *, name: str | None = None, tags: Sequence[str] = (), all: bool = False
+) -> Runs:
+    """The runs in a folder, as `ajet list` shows them: those with ``name`` in the name of their folder or their own, and with
+    all ``tags``; with ``all`` also checks, evaluations and debug runs. Raises ConfigError if there is no such folder."""
+    folder = Path(path).expanduser().resolve()
+    return Runs(read_lines(folder, name=name, tags=tags, everything=all))
 
 
 def load_run(path: str | Path) -> Run:

@@ -29,6 +29,7 @@ from ajet.cli import (
     dpo,
     evaluate,
     export,
+    list_runs,
     new_plugin,
     plan,
     plugins,
@@ -173,6 +174,7 @@ def _commands() -> TyperGroup:
     app.command("eval")(evaluate.evaluate)
     app.command("sft")(sft.sft)
     app.command("dpo")(dpo.dpo)
+    app.command("list")(list_runs.list_runs)
     app.command("show")(show.show)
     app.command("check")(check.check)
     app.command("plan")(plan.plan)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ajet.job.arguments import SET
 from ajet.job.config import Layers, parse_set, read_job_file
-from ajet.job.objects import lay_object
+from ajet.job.objects import OWN_LOOP, lay_object
 from ajet.types import ConfigError
 from ajet.utils.keys import leaves
 
@@ -29,7 +29,14 @@ def resumed_layers(run_dir: Path) -> Layers:
         raise ConfigError(
             f"resume= {run_dir}", f"{found}. Name the folder of a run, such as runs/20250131-120000."
         )
-    return job_layers(run_dir / "job.yaml")
+    layers = job_layers(run_dir / "job.yaml")
+    if layers.values.get("task", {}).get("reader") == {"type": OWN_LOOP}:
+        raise ConfigError(
+            f"resume= {run_dir}",
+            "a training loop of its own (ajet.open) made this run, and only a run of a job can be resumed. Begin another loop "
+            "with model= set to its last checkpoint.",
+        )
+    return layers
 
 
 def lay_sets(layers: Layers, sets: Iterable[str] | Mapping[str, Any] | None) -> None:

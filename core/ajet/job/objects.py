@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 OBJECT = "object:"
 """Begins what the job holds in place of an object that no name leads to."""
+OWN_LOOP = f"{OBJECT}the tasks of each rollout"
+"""The reader of a job that a training loop of the user's own runs."""
 
 
 def lay_object(layers: Layers, key: str, value: Any, source: str) -> None:

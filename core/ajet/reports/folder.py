@@ -137,7 +137,7 @@ def find_run(path: Path) -> Path:
 
 def read_run(run_dir: Path) -> Run:
     """Read a run folder. Raises AjetError, which names file and line, if a line before the last is damaged."""
-    return Run(run_dir, _job(run_dir), _live(run_dir / JOURNAL), live_lines(run_dir / METRICS))
+    return Run(run_dir, read_job(run_dir), _live(run_dir / JOURNAL), live_lines(run_dir / METRICS))
 
 
 def _started(run_dir: Path) -> tuple[float, str]:
@@ -145,7 +145,8 @@ def _started(run_dir: Path) -> tuple[float, str]:
     return (first if first.is_file() else run_dir / JOURNAL).stat().st_mtime, run_dir.name
 
 
-def _job(run_dir: Path) -> Mapping[str, Any]:
+def read_job(run_dir: Path) -> Mapping[str, Any]:
+    """The resolved job of a run folder, empty if it has none. Raises ConfigError if it cannot be read."""
     from ajet.job.config import read_job_file
 
     path = run_dir / "job.yaml"

@@ -17,6 +17,8 @@ def run_labels(summary: RunSummary) -> list[tuple[str, str]]:
     ]
     return [
         ("run", summary.run),
+        *([("name", summary.name)] if summary.name else []),
+        *([("tags", ", ".join(summary.tags))] if summary.tags else []),
         *(job if summary.model else []),
         ("state", _state(summary)),
         ("checkpoint", summary.checkpoint or "none"),
@@ -66,7 +68,8 @@ def _state(summary: RunSummary) -> str:
     trains = summary.steps or "train" in summary.episodes
     wanted = f" of {summary.steps_wanted}" if summary.steps_wanted else ""
     done = f"step {summary.steps}{wanted} done" if trains else "nothing is trained"
-    return "; ".join(part for part in (done, written) if part)
+    state = f"{summary.state.name}: {summary.state.why}" if summary.state.why else summary.state.name
+    return "; ".join(part for part in (state, done, written) if part)
 
 
 def step_table(rows: Sequence[Row], validates: str) -> list[Sequence[str]]:

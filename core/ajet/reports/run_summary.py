@@ -8,13 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ajet.job.objects import OBJECT
 from ajet.reports.credit import Credit, zero_advantage
 from ajet.reports.folder import Entry, Run
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.recorder import JOURNAL
+from ajet.runs.run_state import State, state_of
 from ajet.tracker.breaks import CAUSES
 
 MOST_ROWS = 20
+_TRAIN_NOTHING = {"debug", "prompts"}
+"""Backbones that do not take `train.steps` steps."""
 
 MEANINGS = {
     "overridden": "sampling parameters of the agent that the job's settings replaced (rollout.sampling)",
@@ -71,6 +75,9 @@ class RunSummary:
     """Everything that a run's first page shows."""
 
     run: str
+    name: str | None
+    tags: tuple[str, ...]
+    state: State
     workflow: str
     """This and the next three fields are empty if the folder has no job."""
     model: str
@@ -79,6 +86,7 @@ class RunSummary:
     steps: int
     """Training steps done."""
     steps_wanted: int
+    """0 if nothing is trained."""
     checkpoint: str | None
     age: float
     """Seconds since an episode was last written."""
@@ -104,18 +112,23 @@ class RunSummary:
 def summarise(run: Run, credit: Credit) -> RunSummary:
     """The summary of a run."""
     job = run.job
-    rows, validates = _rows(run.metrics)
+    rows, validates = step_rows(run.metrics)
     zero, groups = zero_advantage(run, credit)
     saved = checkpoints(run.dir)
-    train = job.get("train") or {}
+    train, own = job.get("train") or {}, job.get("run") or {}
+    steps = max((m["step"] for m in run.metrics if m["type"] == "train"), default=0)
+    wanted = wanted_steps(job)
     return RunSummary(
         run=str(run.dir),
-        workflow=str(job.get("workflow") or ""),
+        name=own.get("name"),
+        tags=tuple(own.get("tags") or ()),
+        state=state_of(run.dir, steps, wanted),
+        workflow=str(job.get("workflow") or "").removeprefix(OBJECT),
         model=str(job.get("model") or ""),
         backbone=str((job.get("backbone") or {}).get("name", "")),
         algorithm=str((train.get("algorithm") or {}).get("type", "")),
-        steps=max((m["step"] for m in run.metrics if m["type"] == "train"), default=0),
-        steps_wanted=int(train.get("steps") or 0),
+        steps=steps,
+        steps_wanted=wanted,
         checkpoint=str(saved[-1]) if saved else None,
         age=max(0.0, time.time() - (run.dir / JOURNAL).stat().st_mtime),
         episodes=dict(Counter(e.phase for e in run.entries)),
@@ -137,10 +150,16 @@ def summarise(run: Run, credit: Credit) -> RunSummary:
     )
 
 
+def wanted_steps(job: Mapping[str, Any]) -> int:
+    """How many training steps a job asks for; 0 if its backbone trains nothing."""
+    trains = (job.get("backbone") or {}).get("name") not in _TRAIN_NOTHING
+    return int((job.get("train") or {}).get("steps") or 0) if trains else 0
+
+
 # --------------------------------------------------------------------------- figures by step
 
 
-def _rows(metrics: Sequence[Mapping[str, Any]]) -> tuple[list[Row], str]:
+def step_rows(metrics: Sequence[Mapping[str, Any]]) -> tuple[list[Row], str]:
     """A row for each step that was trained or validated, and what the validations measure."""
     by_step: dict[int, dict[str, Mapping[str, Any]]] = {}
     for line in metrics:

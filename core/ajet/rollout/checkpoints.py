@@ -106,11 +106,7 @@ def write_checkpoint(
     try:
         with writing(final):
             save(partial)
-            (partial / CHECKPOINT_STATE).write_text(json.dumps({"step": step, **state}))
-            sizes = _sizes(partial)
-            checksums = _checksums(partial, list(sizes))
-            listed = {name: {"size": size, "crc32": checksums[name]} for name, size in sizes.items()}
-            (partial / FILES).write_text(json.dumps(listed, indent=1))
+            complete(partial, step, state)
             shutil.rmtree(final, ignore_errors=True)  # a damaged one
             replace(partial, final)
     except BaseException:
@@ -121,6 +117,15 @@ def write_checkpoint(
         if old != best:
             shutil.rmtree(old)
     return final
+
+
+def complete(folder: Path, step: int, state: Metrics) -> None:
+    """Make what a trainer has saved in a folder a checkpoint."""
+    (folder / CHECKPOINT_STATE).write_text(json.dumps({"step": step, **state}))
+    sizes = _sizes(folder)
+    checksums = _checksums(folder, list(sizes))
+    listed = {name: {"size": size, "crc32": checksums[name]} for name, size in sizes.items()}
+    (folder / FILES).write_text(json.dumps(listed, indent=1))
 
 
 def add_validation(run_dir: Path, step: int, reward: float) -> None:

@@ -15,6 +15,7 @@ from ajet.interfaces.workflow import location_of
 from ajet.job.job import Job
 from ajet.job.prepare import resolved
 from ajet.rollout.episode import Episode
+from ajet.runs.run_state import note_begin, note_end
 from ajet.tracker.call import Call
 from ajet.tracker.record import EpisodeRecord
 from ajet.tracker.timelines import all_timelines
@@ -38,7 +39,8 @@ class Listeners:
 
     @contextmanager
     def run(self, resumed_after: int | None = None) -> Iterator[None]:
-        """A block that is the run: its start and its end are sent, then loggers flush."""
+        """A block that is the run: its start and its end are noted in its folder and sent, then loggers flush."""
+        note_begin(self._run_dir)
         start = RunStart(run_dir=self._run_dir, config=resolved(self._job), resumed_after=resumed_after)
         self._call_loggers("run_start", start)
         self._call_hook("ajet_run_start", start)
@@ -94,6 +96,7 @@ class Listeners:
         self._call_hook("ajet_checkpoint_saved", event)
 
     def _run_end(self, event: RunEnd) -> None:
+        note_end(self._run_dir, event.error)
         self._call_loggers("run_end", event)
         self._call_hook("ajet_run_end", event)
 

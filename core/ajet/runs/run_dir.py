@@ -68,7 +68,7 @@ def keep_job(run_dir: Path, job: Job) -> None:
     for name, tasks in (("reader", job.tasks), ("validation", job.validation)):
         _keep_given(run_dir, data["task"], name, tasks)
     written = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    (run_dir / "job.yaml").write_text(written, encoding="utf-8")
+    write_whole(run_dir / "job.yaml", written)
     (run_dir / "versions.json").write_text(json.dumps(versions(job), indent=2))
 
 

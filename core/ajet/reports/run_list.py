@@ -1,0 +1,138 @@
+"""The runs of a folder, a line for each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ajet.reports.folder import read_job
+from ajet.reports.labels import number
+from ajet.reports.run_summary import step_rows, wanted_steps
+from ajet.rollout.recorder import METRICS, live_lines
+from ajet.runs.run_state import state_of
+from ajet.types import AjetError, ConfigError
+from ajet.utils.terminal import table
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """What a list says of a run. A figure is that of the first and of the last step that has one."""
+
+    run: str
+    """Its folder."""
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    state: str = "unreadable"
+    """live, finished, interrupted, failed or unreadable."""
+    why: str = ""
+    """Why it failed or cannot be read."""
+    steps: int = 0
+    """Training steps done."""
+    steps_wanted: int = 0
+    """0 if none is wanted, or if nobody knows."""
+    reward: tuple[float, float] | None = None
+    validation: tuple[float, float] | None = None
+    """Accuracy, or reward if no verdict says success."""
+    model: str = ""
+    backbone: str = ""
+    algorithm: str = ""
+    learning_rate: float | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is not a check, an evaluation or a run of the backbone debug."""
+        return self.backbone != "debug"
+
+
+def list_runs(
+    folder: Path, *, name: str | None = None, tags: Collection[str] = (), everything: bool = False
+) -> list[RunLine]:
+    """The runs in a folder, the newest first: those with ``name`` in the name of their folder or their own, with all ``tags``
+    and, unless ``everything``, those that train. Raises ConfigError if there is no such folder."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder. Name a folder of runs, such as runs.")
+    lines = [
+        run_line(path) for path in sorted(folder.iterdir(), reverse=True) if (path / "job.yaml").is_file()
+    ]
+    return [
+        line
+        for line in lines
+        if (everything or line.trains)
+        and {*tags} <= {*line.tags}
+        and (name is None or name in Path(line.run).name or name in (line.name or ""))
+    ]
+
+
+def run_line(run_dir: Path) -> RunLine:
+    """The line of a run folder in any state."""
+    try:
+        job, metrics = read_job(run_dir), live_lines(run_dir / METRICS)
+        rows, _ = step_rows(metrics)
+        own, train = job.get("run") or {}, job.get("train") or {}
+        steps = max((line["step"] for line in metrics if line["type"] == "train"), default=0)
+        wanted = wanted_steps(job)
+        state = state_of(run_dir, steps, wanted)
+        return RunLine(
+            run=str(run_dir),
+            name=own.get("name"),
+            tags=tuple(own.get("tags") or ()),
+            state=state.name,
+            why=state.why,
+            steps=steps,
+            steps_wanted=wanted,
+            reward=_first_and_last([row.reward for row in rows]),
+            validation=_first_and_last([row.validation for row in rows]),
+            model=str(job.get("model") or ""),
+            backbone=str((job.get("backbone") or {}).get("name", "")),
+            algorithm=str((train.get("algorithm") or {}).get("type", "")),
+            learning_rate=train.get("learning_rate"),
+        )
+    except AjetError as error:
+        return RunLine(str(run_dir), why=str(error))
+
+
+def _first_and_last(values: Sequence[float | None]) -> tuple[float, float] | None:
+    found = [value for value in values if value is not None]
+    return (found[0], found[-1]) if found else None
+
+
+def run_table(lines: Sequence[RunLine]) -> list[list[str]]:
+    """A table of the columns that are not empty, with a head."""
+    columns = {
+        "run": [line.run for line in lines],
+        "state": [line.state for line in lines],
+        "steps": [_steps(line) for line in lines],
+        "reward": [_both(line.reward) for line in lines],
+        "validation": [_both(line.validation) for line in lines],
+        "model": [line.model.rstrip("/").rpartition("/")[2] for line in lines],
+        "algorithm": [line.algorithm if line.trains else line.backbone for line in lines],
+        "learning rate": [
+            f"{line.learning_rate:g}" if line.learning_rate and line.trains else "" for line in lines
+        ],
+        "tags": [", ".join(line.tags) for line in lines],
+    }
+    used = {head: cells for head, cells in columns.items() if any(cells)}
+    return [list(used), *map(list, zip(*used.values(), strict=True))]
+
+
+def describe_runs(lines: Sequence[RunLine]) -> str:
+    """The table as text, and why runs failed."""
+    return "\n".join([table(run_table(lines), most=sys.maxsize), *_reasons(lines)])
+
+
+def _reasons(lines: Sequence[RunLine]) -> Iterator[str]:
+    for line in lines:
+        if line.why:
+            yield f"{Path(line.run).name} {line.state}: {line.why}"
+
+
+def _steps(line: RunLine) -> str:
+    if not line.trains:
+        return ""
+    return f"{line.steps} / {line.steps_wanted}" if line.steps_wanted else str(line.steps)
+
+
+def _both(figures: tuple[float, float] | None) -> str:
+    return " → ".join(dict.fromkeys(map(number, figures))) if figures else ""

@@ -1,0 +1,85 @@
+"""Whether a run is going on and, if not, how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ajet.rollout.recorder import JOURNAL, METRICS
+from ajet.runs.run_dir import RUNNING
+from ajet.types import AjetError
+from ajet.utils.files import write_whole
+
+ENDED = "ended.json"
+"""How a run that trains has ended, since it was last started."""
+_QUIET = 600.0
+"""Seconds without a change after which a run on another machine no longer counts as live."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of a run, and why it has that; empty if nothing is to be said."""
+
+    name: str
+    """live; finished; interrupted, if it was stopped before its end; failed, also if its process was killed or crashed."""
+    why: str = ""
+
+
+def note_begin(run_dir: Path) -> None:
+    """Note that a run goes on."""
+    (run_dir / ENDED).unlink(missing_ok=True)
+
+
+def note_end(run_dir: Path, error: BaseException | None) -> None:
+    """Note how a run has ended: at its end, or by an error. Raises AjetError if that cannot be written."""
+    if error is None:
+        state = State("finished")
+    elif isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
+        state = State("interrupted")
+    else:
+        named = "" if isinstance(error, AjetError) else f"{type(error).__name__}: "
+        state = State("failed", f"{named}{' '.join(str(error).split())}")
+    write_whole(run_dir / ENDED, json.dumps(asdict(state)))
+
+
+def state_of(run_dir: Path, steps: int, wanted: int) -> State:
+    """The state of a run that has done ``steps`` of ``wanted`` (0 if it trains nothing)."""
+    try:
+        who = json.loads((run_dir / RUNNING).read_text())
+        pid, host = int(who["pid"]), who["host"]
+    except FileNotFoundError:
+        return _ended(run_dir) or State("finished" if steps >= wanted else "interrupted")
+    except (OSError, ValueError, LookupError, TypeError):
+        return State("failed")
+    runs = _exists(pid) if host == socket.gethostname() else time.time() - _changed(run_dir) < _QUIET
+    return State("live") if runs else State("failed", f"process {pid} on {host} was killed or crashed")
+
+
+def _ended(run_dir: Path) -> State | None:
+    """The state that was noted; None in folders of earlier releases, and if nothing was trained."""
+    try:
+        noted = json.loads((run_dir / ENDED).read_text(encoding="utf-8"))
+        return State(str(noted["name"]), str(noted["why"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _changed(run_dir: Path) -> float:
+    """When an episode or a step was last written, in seconds since 1970."""
+    files = [run_dir / name for name in (JOURNAL, METRICS)]
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return True

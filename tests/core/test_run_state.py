@@ -1,0 +1,60 @@
+"""Whether a run is going on, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from ajet.runs.run_dir import held
+from ajet.runs.run_state import State, note_begin, note_end, state_of
+from ajet.types import AjetError
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (None, State("finished")),
+        (KeyboardInterrupt(), State("interrupted")),
+        (asyncio.CancelledError(), State("interrupted")),
+        (AjetError("no disk\nspace"), State("failed", "no disk space")),
+        (ValueError("2"), State("failed", "ValueError: 2")),
+    ],
+)
+def test_a_run_is_as_it_ended_whatever_number_of_steps_it_has_done(
+    tmp_path: Path, error: BaseException | None, state: State
+) -> None:
+    note_end(tmp_path, error)
+    assert state_of(tmp_path, 5, 100) == state
+    note_begin(tmp_path)
+    with held(tmp_path, print):
+        assert state_of(tmp_path, 5, 100) == State("live")
+
+
+def test_a_folder_of_an_earlier_release_is_finished_if_it_has_all_its_steps(tmp_path: Path) -> None:
+    assert state_of(tmp_path, 100, 100) == state_of(tmp_path, 0, 0) == State("finished")
+    assert state_of(tmp_path, 99, 100) == State("interrupted")
+
+
+def test_a_run_whose_process_is_gone_has_failed(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    host = socket.gethostname()
+    (tmp_path / "running.json").write_text(json.dumps({"pid": child, "host": host}))
+    assert state_of(tmp_path, 5, 100) == State("failed", f"process {child} on {host} was killed or crashed")
+    (tmp_path / "running.json").write_text("{")
+    assert state_of(tmp_path, 5, 100).name == "failed"
+
+
+def test_a_run_on_another_machine_is_live_while_it_writes(tmp_path: Path) -> None:
+    (tmp_path / "running.json").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
+    (tmp_path / "episodes.jsonl").write_text("")
+    assert state_of(tmp_path, 5, 100) == State("live")
+    os.utime(tmp_path / "episodes.jsonl", (0, 0))
+    assert state_of(tmp_path, 5, 100).name == "failed"
