@@ -30,6 +30,11 @@ class EpisodeSource(ABC):
     def rate(self, episode: str, rating: float | None, comment: str, correction: str) -> None:
         """Store feedback on an episode. Texts may be empty."""
 
+    def tables(self) -> Mapping[str, Sequence[Mapping[str, str | float | None]]]:
+        """What the page shows of the source besides episodes: tables by title, each of rows with the same columns. Times are in ISO
+        8601."""
+        return {}
+
     @abstractmethod
     def close(self) -> None:
         """Close connections."""

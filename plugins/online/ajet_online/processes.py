@@ -32,6 +32,7 @@ from ajet_online.explorer import exploring
 from ajet_online.following import Follower, loaded
 from ajet_online.keys import Keys
 from ajet_online.lifeline import hold_on
+from ajet_online.overview import note_bounds
 from ajet_online.settings import OnlineSettings, layers_of, online_settings
 from ajet_online.store import Store
 from ajet_online.switching import SwitchingEngine
@@ -119,6 +120,7 @@ def explore(
         engine = SwitchingEngine(loaded(serving, what.build))
         portal, answerer = stack.enter_context(answering(engine, what.policy, what.rollout))
         name = Path(what.model).name
+        note_bounds(store, what.settings.rewards)
         explorer = exploring(
             portal,
             answerer,

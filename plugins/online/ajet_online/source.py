@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from ajet import AjetError, Task, WorkflowOutput
 from ajet.backbones import JOURNAL, METRICS, TOKENIZER, Episode, EpisodeRecord, Plan, episode_to_json, writing
 from ajet.interfaces.source import EpisodeSource
 from ajet_online.changes import changes, newest
+from ajet_online.overview import bounds_of, moment, tables
 from ajet_online.recall import restore
 from ajet_online.schema import State
 from ajet_online.store import Store
@@ -66,7 +66,7 @@ class StoreSource(EpisodeSource):
             for name, own in self._store.conversations(found.conversations).items():
                 written[name] = [_state(trace) for trace in own]
                 if self._recent.get(name) != written[name]:
-                    lines.append(episode_to_json(_episode(name, own), phase=PHASE, step=_version(own)))
+                    lines.append(_line(name, own))
             if lines:
                 replaced = {"type": "replaced", "ids": [line["id"] for line in lines]}
                 with (folder / JOURNAL).open("a", encoding="utf-8") as file:
@@ -76,12 +76,13 @@ class StoreSource(EpisodeSource):
 
     def ratings(self, episode: str) -> Sequence[Mapping[str, Any]]:
         """See `EpisodeSource`."""
+        bounds = bounds_of(self._store)
         return [
             {
-                "rating": None if trace.reward is None else _rating(trace.reward),
+                "rating": None if trace.reward is None else _rating(trace.reward, bounds),
                 "comment": trace.comment or "",
                 "correction": trace.correction or "",
-                "time": datetime.fromtimestamp(trace.rated_at or trace.at, UTC).isoformat(timespec="seconds"),
+                "time": moment(trace.rated_at or trace.at),
             }
             for trace in sorted(self._store.conversation(episode), key=lambda trace: trace.rated_at or 0.0)
             if trace.state != State.RECORDED
@@ -92,7 +93,8 @@ class StoreSource(EpisodeSource):
         own = [trace.id for trace in self._store.conversation(episode)]
         if not own:
             raise AjetError(f"{episode}: no such conversation in {self.name}; it was pruned")
-        reward = None if rating is None else (rating + 1) / 2
+        low, high = bounds_of(self._store)
+        reward = None if rating is None else low + (high - low) * (rating + 1) / 2
         last, before = own[-1:], own[:-1]
         rated = self._store.rate(
             last, reward, episode, "0", comment=comment or None, correction=correction or None
@@ -101,6 +103,10 @@ class StoreSource(EpisodeSource):
             raise AjetError(f"{episode}: the last reply has feedback already, and only the first one counts")
         if reward is not None and before:
             self._store.rate(before, reward, episode, "0")
+
+    def tables(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """See `EpisodeSource`."""
+        return tables(self._store)
 
     def close(self) -> None:
         """See `EpisodeSource`."""
@@ -136,11 +142,19 @@ class StoreSource(EpisodeSource):
                         shutil.copyfile(found / name, own / name)
 
 
+def _line(name: str, own: Sequence[Trace]) -> dict[str, Any]:
+    """A conversation as a line of a journal. How long a reply took is not recorded, so one reply has no time."""
+    line = episode_to_json(_episode(name, own), phase=PHASE, step=_version(own))
+    return line if len(own) > 1 else {**line, "seconds": None}
+
+
 def _episode(name: str, own: Sequence[Trace]) -> Episode:
     """A conversation as an episode."""
     record = EpisodeRecord()
     # Replies to plain text have no chat to go on from; here they are shown like the others.
-    restore(record, [replace(trace, chat=trace.chat or name) for trace in own], 0, {})
+    # `Trace.trained` says that a reply may be trained; here it says that it was.
+    shown = [replace(t, chat=t.chat or name, trained=t.state == State.TRAINED) for t in own]
+    restore(record, shown, 0, {})
     task = next((trace.task_id for trace in own if trace.task_id), name)
     said = own[-1].answer.get("content")
     episode = Episode(Plan(name, "", Task(task), 0, 0), 0, WorkflowOutput(response=said), record)
@@ -160,9 +174,10 @@ def _state(trace: Trace) -> tuple[object, ...]:
     return trace.id, trace.state, trace.reward
 
 
-def _rating(reward: float) -> float:
-    """Good (1), neither (0) and bad (-1), as the page has them; other scales stay as they are."""
-    return 2 * reward - 1 if 0 <= reward <= 1 else reward
+def _rating(reward: float, bounds: tuple[float, float]) -> float:
+    """Good (1), neither (0) and bad (-1), as the page has them, of a reward within bounds."""
+    low, high = bounds
+    return max(-1.0, min(1.0, 2 * (reward - low) / (high - low) - 1))
 
 
 def _write_if_new(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -53,6 +54,15 @@ def real(text: str | None, name: str) -> float | None:
     if not math.isfinite(value):
         raise wrong(f"{name}: {str(text)[:40]!r} is not a number")
     return value
+
+
+def thinned(rows: Sequence[Any], most: int) -> Sequence[Any]:
+    """At most so many rows, evenly, the first and last always."""
+    if len(rows) <= most:
+        return rows
+    if most == 1:
+        return rows[-1:]
+    return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]
 
 
 def json_answer(value: Any, status: int = 200) -> Response:

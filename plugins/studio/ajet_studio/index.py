@@ -87,6 +87,14 @@ class Index:
         """The share of the journal that can be searched, 0 to 1."""
         return self._share("words_offset")
 
+    def count(self) -> int:
+        """The episodes that the index has now; 0 before there is one."""
+        with suppress(OSError, sqlite3.Error):
+            if self.file.exists():
+                with self.reading() as db:
+                    return int(db.execute("SELECT count(*) FROM episodes").fetchone()[0])
+        return 0
+
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """A block that reads the index. Rows can be used as mappings."""

@@ -76,6 +76,14 @@ class Line(msgspec.Struct, gc=False):
         return list(dict.fromkeys(call.target for call in self.calls))
 
 
+class Times(msgspec.Struct, gc=False):
+    """What a line of an episode says of when it ran; zeros if it says nothing."""
+
+    type: str
+    started: float = 0.0
+    seconds: float | None = None
+
+
 class Said(msgspec.Struct, gc=False):
     """A message of a chat, as far as a search looks into it."""
 
@@ -100,6 +108,7 @@ class NotALine(ValueError):
 
 _LINE = msgspec.json.Decoder(Line)
 _WORDS = msgspec.json.Decoder(Words)
+_TIMES = msgspec.json.Decoder(Times)
 
 
 def parse_line(raw: bytes | memoryview) -> Line:
@@ -110,6 +119,11 @@ def parse_line(raw: bytes | memoryview) -> Line:
 def parse_words(raw: bytes | memoryview) -> Words:
     """The text of an episode's line. Raises NotALine."""
     return _parsed(_WORDS, raw)
+
+
+def parse_times(raw: bytes) -> Times:
+    """When the episode of a line ran. Raises NotALine."""
+    return _parsed(_TIMES, raw)
 
 
 def parse_whole(raw: bytes) -> Any:

@@ -48,6 +48,4 @@ async def changes(run: OpenRun, seen: str, ending: asyncio.Event) -> AsyncIterat
 
 
 def _counts(run: OpenRun) -> dict[str, int]:
-    with run.index.reading() as db:
-        episodes = db.execute("SELECT count(*) FROM episodes").fetchone()[0]
-    return {"episodes": episodes, "steps": len(run.metrics().of("train"))}
+    return {"episodes": run.index.count(), "steps": len(run.metrics().of("train"))}

@@ -39,7 +39,7 @@ from ajet_studio.answers import Refused, missing
 from ajet_studio.feedback import FeedbackFile
 from ajet_studio.index import Index
 from ajet_studio.lines import NotALine, parse_whole
-from ajet_studio.run_files import Metrics, read_metrics, read_tasks
+from ajet_studio.run_files import Metrics, Span, read_metrics, read_tasks, span_of
 
 Read = TypeVar("Read")
 JOB = "job.yaml"
@@ -79,6 +79,8 @@ class OpenRun:
         problem: Callable[[], str],
     ) -> None:
         self.id, self.dir, self.feedback = id, folder, feedback
+        self.source = feedback if isinstance(feedback, EpisodeSource) else None
+        """Where the episodes come from if the folder only mirrors it."""
         self.problem = problem
         """Returns why the folder is not brought up to date; empty if it is."""
         self.index = Index(folder / JOURNAL, index)
@@ -108,6 +110,10 @@ class OpenRun:
         return self._recent.get(
             (self.dir, METRICS, state), 4 * state[0], lambda: read_metrics(self.dir / METRICS)
         )
+
+    def span(self) -> Span:
+        """When the first recorded episode began and the last one ended, in seconds since 1970; zeros if unknown."""
+        return self._kept(JOURNAL, span_of) or (0.0, 0.0)
 
     def digest(self, make: Callable[[Metrics], Read]) -> Read:
         """What ``make`` returns of the metrics; kept without them, for lists of many runs."""

@@ -1,4 +1,4 @@
-"""What a run folder tells besides its journal: the tasks, the metrics, whether the run is still running, and when it began."""
+"""What a run folder tells besides its journal: the tasks, the metrics, whether the run is still running, and when it ran."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ajet import AjetError, Task
 from ajet.backbones import JOURNAL, METRICS, RUNNING, superseded, surviving
 from ajet.interfaces.base import by_type
-from ajet_studio.lines import NotALine, finite, parse_whole
+from ajet_studio.lines import NotALine, Times, finite, parse_times, parse_whole
 
 MOST_TASKS = 20_000
 MOST_BYTES = 64 << 20
 """Of a file of tasks; larger ones are not read."""
+_EDGE = 4 << 20
+"""Bytes at each end of a journal in which its first and its last episode are looked for."""
+Span = tuple[float, float]
 _STAMP = re.compile(r"\d{8}-\d{6}")
 _WRITTEN = ("job.yaml", JOURNAL, METRICS)
+OWN_LOOP = "object:a training loop of its own"
+"""The workflow that the job of `ajet.open` names. Such a run ends when its loop does, after as many steps as it likes."""
 _QUIET = 600.0
 """Seconds without a change after which a run on another machine no longer counts as live."""
 
@@ -126,12 +131,36 @@ def state_of(run_dir: Path, steps: int, wanted: int) -> str:
     return "live" if time.time() - changed(run_dir) < _QUIET else "failed"
 
 
-def started(run_dir: Path) -> float:
-    """When a run began, in seconds since 1970: from the name of its folder, else from its oldest file."""
+def began(run_dir: Path, journal: Span) -> float:
+    """When a run began, in seconds since 1970: from the name of its folder, else from its journal; 0 if neither says it. Times of
+    files are not asked: copies of a run have others."""
     if stamp := _STAMP.search(run_dir.resolve().name):
         with suppress(ValueError):
             return datetime.strptime(stamp[0], "%Y%m%d-%H%M%S").timestamp()
-    return min(filter(None, (_time(run_dir / name) for name in _WRITTEN)), default=0.0)
+    return journal[0]
+
+
+def span_of(journal: Path) -> Span:
+    """When the first episode of a journal began, and when the last one ended, in seconds since 1970; zeros if it does not say so."""
+    try:
+        with journal.open("rb") as file:
+            return _times(file, last=False)[0], _times(file, last=True)[1]
+    except OSError:
+        return 0.0, 0.0
+
+
+def _times(file: BinaryIO, *, last: bool) -> Span:
+    """Begin and end of the first or last whole line that has them, not far from that end of the file; else zeros."""
+    size = file.seek(0, os.SEEK_END)
+    for reach in (_EDGE >> 6, _EDGE):
+        file.seek(max(0, size - reach) if last else 0)
+        lines = file.read(reach).splitlines(keepends=True)
+        for raw in reversed(lines) if last else lines:
+            with suppress(NotALine):
+                found = parse_times(raw) if raw.endswith(b"\n") else Times("")
+                if found.type == "episode" and found.started:
+                    return found.started, found.started + (found.seconds or 0.0)
+    return 0.0, 0.0
 
 
 def changed(run_dir: Path) -> float:

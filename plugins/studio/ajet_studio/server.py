@@ -66,6 +66,7 @@ VIEWS: dict[str, View] = {
         number(q.get("after"), "after"),
         _whole(q, "limit", view_runs.MOST_STEPS),
     ),
+    "tables": lambda run, q: view_runs.tables(run),
     "log": lambda run, q: view_runs.log(run, q.get("name"), number(q.get("before"), "before")),
     "episodes": lambda run, q: view_episodes.episodes(run, q),
     "group": lambda run, q: view_episodes.group(
@@ -74,8 +75,7 @@ VIEWS: dict[str, View] = {
     "text": lambda run, q: view_episodes.text(
         run,
         q.get("id", ""),
-        _whole(q, "lane"),
-        _whole(q, "message"),
+        q.get("part", ""),
         _whole(q, "from"),
         _whole(q, "count", 1_000_000),
     ),

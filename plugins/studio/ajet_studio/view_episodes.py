@@ -20,7 +20,7 @@ from ajet.backbones import (
     images_of,
 )
 from ajet_studio import live
-from ajet_studio.answers import missing, number, real, wrong
+from ajet_studio.answers import missing, number, real, thinned, wrong
 from ajet_studio.explanations import explain_counter
 from ajet_studio.lines import NotALine, Words, parse_words
 from ajet_studio.opened import Decoded, OpenRun
@@ -119,17 +119,13 @@ def episode(run: OpenRun, id: str, beside: Sequence[OpenRun]) -> dict[str, Any]:
     return {
         **row_of(row),
         "advantages": dict(found.advantages),
-        "error": _shortened(found.error)["text"],
+        **{name: _shortened(whole) for name, whole in _parts(run, row, found).items()},
         "task": task,
-        "reference": task.get("answer"),
-        "response": _cut_response(one.output.response),
         "rewards": dict(one.rewards),
         "metrics": dict(one.metrics),
         "counters": {
             name: {"value": n, "explanation": explain_counter(name)} for name, n in one.counters.items() if n
         },
-        "feedback": one.feedback,
-        "printed": one.printed.text,
         "prompts": dict(one.prompts),
         "lanes": lanes.described(),
         "calls": lanes.calls(),
@@ -142,14 +138,38 @@ def episode(run: OpenRun, id: str, beside: Sequence[OpenRun]) -> dict[str, Any]:
     }
 
 
-def text(run: OpenRun, id: str, lane: int, message: int, start: int, count: int) -> dict[str, Any]:
-    """A part of a message's content, which was shortened."""
-    lanes = Lanes(run.decoded(run.row(id)))
-    if not 0 <= lane < len(lanes.nodes) or not 0 <= message < len(lanes.nodes[lane]):
-        raise missing(f"message {message} of lane {lane}: episode {id} has no such message")
-    whole = content_of(lanes.nodes[lane][message].message)
-    count = min(count, 1_000_000)
-    return {"text": whole[start : start + count], "from": start, "total": len(whole)}
+def text(run: OpenRun, id: str, part: str, start: int, count: int) -> dict[str, Any]:
+    """More of a text that was shortened: of a part of an episode, or of the content or the reasoning of a message, which
+    ``LANE.MESSAGE`` or ``LANE.MESSAGE.reasoning`` names."""
+    row = run.row(id)
+    found = run.decoded(row)
+    parts = _parts(run, row, found)
+    whole = parts[part] if part in parts else _said(Lanes(found), part)
+    return {"text": whole[start : start + min(count, 1_000_000)], "from": start, "total": len(whole)}
+
+
+def _parts(run: OpenRun, row: Mapping[str, Any], found: Decoded) -> dict[str, str]:
+    """The texts of an episode beside its messages."""
+    one = found.episode
+    task = run.tasks().get(row["task"], one.plan.task)
+    return {
+        "response": _as_text(one.output.response),
+        "reference": _as_text(task.metadata.get("answer")),
+        "error": found.error,
+        "feedback": one.feedback or "",
+        "printed": one.printed.text,
+    }
+
+
+def _said(lanes: Lanes, part: str) -> str:
+    """The content or reasoning of a message. Raises Refused (404)."""
+    name = part.removesuffix(".reasoning")
+    with suppress(ValueError, LookupError):
+        lane, message = map(int, name.split("."))
+        if lane >= 0 and message >= 0:
+            said = lanes.nodes[lane][message].message
+            return content_of(said) if name == part else str(said.get("reasoning_content") or "")
+    raise missing(f"{part[:60]}: the episode has no such text")
 
 
 class Lanes:
@@ -234,7 +254,7 @@ class Lanes:
             lane = []
             for node in nodes:
                 message = _message(node.message, LONG if left > 0 else SHORT)
-                left -= len(message["content"]) + len(message["reasoning"])
+                left -= len(message["content"]["text"]) + len(message["reasoning"]["text"])
                 message["parent"] = places.get(node.parent, -1) if node.parent else -1
                 lane.append(message)
             lanes.append(lane)
@@ -333,43 +353,40 @@ _KNOWN = {"role", "content", "reasoning_content", "tool_calls", "tool_call_id"}
 def _message(message: Mapping[str, Any], most: int) -> dict[str, Any]:
     calls = message.get("tool_calls") or []
     reasoning = _shortened(str(message.get("reasoning_content") or ""), most)
-    found = {
+    content = _shortened(content_of(message), most)
+    return {
         "role": str(message.get("role", "")),
-        "content": "",
+        "content": content,
         "images": images_of(message),
-        "reasoning": reasoning["text"],
+        "reasoning": reasoning,
         "tool_calls": [_bounded(call, most) for call in calls],
         "tool_call_id": message.get("tool_call_id"),
         "extra": {name: _bounded(value, most) for name, value in message.items() if name not in _KNOWN},
     }
-    content = _shortened(content_of(message), most)
-    found["content"] = content["text"]
-    if "cut" in content:
-        found["cut"] = content["cut"]
-    if "cut" in reasoning:
-        found["reasoning_cut"] = reasoning["cut"]
-    return found
 
 
 def _bounded(value: Any, most: int) -> Any:
-    """A value of JSON, or the beginning of its text if that is too long."""
-    if isinstance(value, str):
-        return value if len(value) <= most else value[:most] + " …"
+    """A value of JSON, or the beginning of its text, with a note, if that is too long."""
     if isinstance(value, int | float | bool) or value is None:
         return value
-    if len(json.dumps(value, default=str)) <= most:
+    written = value if isinstance(value, str) else json.dumps(value, default=str)
+    if len(written) <= most:
         return value
     if isinstance(value, dict):
         return {name: _bounded(one, most) for name, one in list(value.items())[:100]}
-    return json.dumps(value, default=str)[:most] + " …"
+    return f"{written[:most]} … ({len(written) - most:,} more characters are in the journal)"
+
+
+def _as_text(value: Any) -> str:
+    """A value of JSON as text: a string as it is, everything else indented."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
 def _shortened(text: str, most: int = LONG) -> dict[str, Any]:
+    """The beginning of a text, and its length if that is not all; `text` has the rest."""
     return {"text": text[:most], "cut": len(text)} if len(text) > most else {"text": text}
-
-
-def _cut_response(response: Any) -> Any:
-    return _bounded(response, LONG)
 
 
 def _break(decoded: Decoded, run: OpenRun, index: int) -> dict[str, Any]:
@@ -383,8 +400,8 @@ def _break(decoded: Decoded, run: OpenRun, index: int) -> dict[str, Any]:
         "call": found.call,
         "what": found.cause,
         "remedy": report.remedy,
-        "recorded": _shortened(found.before or told(report.recorded, found.recorded))["text"],
-        "sent": _shortened(found.now or told(report.sent, found.sent))["text"],
+        "recorded": _bounded(found.before or told(report.recorded, found.recorded), LONG),
+        "sent": _bounded(found.now or told(report.sent, found.sent), LONG),
     }
 
 
@@ -432,7 +449,7 @@ def _same_task(run: OpenRun, row: Mapping[str, Any], beside: Sequence[OpenRun]) 
                 (row["task"],),
             ).fetchall()
             others = [other for other in rows if one is not run or other["id"] != row["id"]]
-            found += [{"run": one.id, **dict(other)} for other in _thinned(others, left)]
+            found += [{"run": one.id, **dict(other)} for other in thinned(others, left)]
     return found
 
 
@@ -441,12 +458,11 @@ def _task(run: OpenRun, id: str, given: Task | None = None) -> dict[str, Any]:
     found = run.tasks().get(id, given)
     if found is None or not (found.query or found.messages or found.metadata):
         return {"id": id}
-    answer = found.metadata.get("answer")
     return {
         "id": id,
         "query": found.query,
         "metadata": _bounded(dict(found.metadata), LONG),
-        "answer": answer,
+        "answer": found.metadata.get("answer"),
     }
 
 
@@ -470,12 +486,3 @@ def _edge(db: sqlite3.Connection, phase: str, step: int, than: str, order: str) 
         (phase, step),
     ).fetchone()
     return _key(phase, found["step"], found["task"]) if found else None
-
-
-def _thinned(rows: Sequence[Any], most: int) -> Sequence[Any]:
-    """At most so many rows, evenly, the first and last always."""
-    if len(rows) <= most:
-        return rows
-    if most == 1:
-        return rows[-1:]
-    return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]

@@ -12,14 +12,16 @@ from typing import Any
 
 from ajet.backbones import CHECKPOINTS, JOURNAL, fault, leaves, validation_reward
 from ajet_studio import live
-from ajet_studio.answers import Refused, missing
+from ajet_studio.answers import Refused, missing, thinned
 from ajet_studio.explanations import explain_counter, explain_metric
 from ajet_studio.index import faults, torn
 from ajet_studio.library import Library
 from ajet_studio.opened import OpenRun
-from ajet_studio.run_files import Metrics, changed, started, state_of
+from ajet_studio.run_files import OWN_LOOP, Metrics, began, state_of
 
 MOST_POINTS = 2000
+MOST_IN_ROW = 40
+"""Rewards of a run in the list of all, drawn as a small curve."""
 MOST_STEPS = 500
 MOST_LINES = 500
 _TRAIN_NOTHING = {"debug", "prompts"}
@@ -44,22 +46,31 @@ def run_row(run: OpenRun) -> dict[str, Any]:
     """A run in one row."""
     job, problem = run.job()
     found = run.digest(_digest)
-    section = _mapping(job.get("train"))
+    train, about = _mapping(job.get("train")), _mapping(job.get("run"))
     backbone = _text(_mapping(job.get("backbone")).get("name", job.get("backbone")))
-    wanted = 0 if backbone in _TRAIN_NOTHING else _whole(section.get("steps"))
-    began = started(run.dir)
+    own_loop = job.get("workflow") == OWN_LOOP
+    wanted = 0 if own_loop or backbone in _TRAIN_NOTHING else _whole(train.get("steps"))
+    span = run.span()
+    start = began(run.dir, span)
+    tags = about.get("tags")
     return {
         "run": run.id,
-        "name": run.name,
+        "source": run.source is not None,
+        "name": _text(about.get("name")) or run.name,
+        "folder": run.name,
+        "tags": [_text(tag) for tag in tags] if isinstance(tags, list) else [],
         "state": "unreadable" if problem else state_of(run.dir, found["steps"], wanted),
-        "started": datetime.fromtimestamp(began).astimezone().isoformat(timespec="seconds") if began else "",
-        "seconds": max(0.0, round(changed(run.dir) - began, 1)) if began else None,
+        "started": datetime.fromtimestamp(start).astimezone().isoformat(timespec="seconds") if start else "",
+        "seconds": max(0.0, round(span[1] - start, 1)) if span[1] else None,
         "workflow": _text(job.get("workflow")),
         "backbone": backbone,
         "model": _text(job.get("model")),
-        "algorithm": _text(_mapping(section.get("algorithm")).get("type", section.get("algorithm"))),
+        "algorithm": _text(_mapping(train.get("algorithm")).get("type", train.get("algorithm"))),
         "steps_wanted": wanted,
         **found,
+        # A loop of one's own may give each step a rate of its own.
+        "learning_rate": found["learning_rate"] if own_loop else _real(train.get("learning_rate")),
+        "episodes": found["episodes"] or run.index.count(),
         "problem": problem or run.problem() or found["problem"],
     }
 
@@ -67,13 +78,19 @@ def run_row(run: OpenRun) -> dict[str, Any]:
 def _digest(metrics: Metrics) -> dict[str, Any]:
     """What a row says of the metrics."""
     train = next(filter(None, map(metrics.of, ("train", "debug", "online"))), [])
+    rewards = [line["reward"] for line in train if _is_number(line.get("reward"))]
     validations = [line for line in metrics.of("validation") if _figure(line) is not None]
+    before = _figure(validations[0]) if validations and validations[0]["step"] == 0 else None
+    after = _figure(validations[-1]) if validations and validations[-1]["step"] > 0 else None
     return {
         "steps": int(train[-1]["step"]) if train else 0,
         "episodes": sum(_whole(line.get("episodes")) for line in metrics.lines),
-        "reward": next((line["reward"] for line in reversed(train) if line.get("reward") is not None), None),
-        "validation_before": _figure(validations[0]) if validations and validations[0]["step"] == 0 else None,
-        "validation_after": _figure(validations[-1]) if validations and validations[-1]["step"] > 0 else None,
+        "reward": rewards[-1] if rewards else None,
+        "rewards": [round(reward, 4) for reward in thinned(rewards, MOST_IN_ROW)],
+        "learning_rate": next((_real(line.get("learning_rate")) for line in reversed(train)), None),
+        "validation_before": before,
+        "validation_after": after,
+        "gain": None if before is None or after is None else after - before,
         "problem": next(iter(metrics.problems), ""),
     }
 
@@ -123,9 +140,7 @@ def run(run: OpenRun) -> dict[str, Any]:
 def series(run: OpenRun, name: str, phase: str) -> dict[str, Any]:
     """A metric over the steps, thinned evenly to at most `MOST_POINTS` points."""
     points = [[line["step"], line[name]] for line in run.metrics().of(phase) if _is_number(line.get(name))]
-    if len(points) > MOST_POINTS:
-        points = [points[round(i * (len(points) - 1) / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
-    return {"points": points}
+    return {"points": thinned(points, MOST_POINTS)}
 
 
 def steps(run: OpenRun, phase: str, after: int | None, limit: int) -> dict[str, Any]:
@@ -160,6 +175,12 @@ def steps(run: OpenRun, phase: str, after: int | None, limit: int) -> dict[str, 
     return {"total": len(rows), "rows": found[: min(limit, MOST_STEPS)]}
 
 
+def tables(run: OpenRun) -> dict[str, Any]:
+    """What the source of a run's episodes says of itself, as tables by title."""
+    found = run.source.tables() if run.source else {}
+    return {"tables": [{"title": title, "rows": rows} for title, rows in found.items()]}
+
+
 def log(run: OpenRun, name: str | None, before: int | None) -> dict[str, Any]:
     """The log files of a run folder, or the last lines of one that end before a byte."""
     files = _log_files(run.dir)
@@ -188,18 +209,13 @@ def log(run: OpenRun, name: str | None, before: int | None) -> dict[str, Any]:
 
 
 def _names(metrics: Metrics) -> dict[str, dict[str, Any]]:
-    """Every metric with what it means and the phases that have it, the first one as ``phase``."""
-    found: dict[str, list[str]] = {}
+    """Every metric with what it means, and its last value in each phase that has it."""
+    found: dict[str, dict[str, float]] = {}
     for line in metrics.lines:
         for name, value in line.items():
             if name not in ("type", "step") and _is_number(value):
-                phases = found.setdefault(name, [])
-                if line["type"] not in phases:
-                    phases.append(line["type"])
-    return {
-        name: {"explanation": explain_metric(name), "phase": phases[0], "phases": phases}
-        for name, phases in found.items()
-    }
+                found.setdefault(name, {})[line["type"]] = value
+    return {name: {"explanation": explain_metric(name), "last": last} for name, last in found.items()}
 
 
 def _checkpoints(run_dir: Path) -> list[dict[str, Any]]:
@@ -239,6 +255,10 @@ def _figure(line: Mapping[str, Any]) -> float | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _real(value: Any) -> float | None:
+    return value if _is_number(value) else None
 
 
 def _whole(value: Any) -> int:

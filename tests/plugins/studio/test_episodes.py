@@ -74,7 +74,7 @@ def test_the_journal_says_what_the_task_was_if_no_file_does(own: runs.Studio, fo
     assert row["query"] == "6 * 7?"
     found = own.get("episode", run="a", id="1.0/t/0")
     assert found["task"] == task
-    assert found["reference"] == "42"
+    assert found["reference"] == {"text": "42"}
     assert own.get("group", run="a", phase="train", step=1, task="t")["task"] == task
 
 
@@ -185,7 +185,7 @@ def test_an_episode_has_its_messages_in_lanes_each_once(studio: runs.Studio, tra
         (1, 0, 1),
     ]
     assert found["response"] == solver[-1]["content"]
-    assert found["reference"] == next(r["answer"] for r in runs.RECORDS if r["id"] == row["task"])
+    assert found["reference"]["text"] == next(r["answer"] for r in runs.RECORDS if r["id"] == row["task"])
     assert found["metrics"] == {"words": 1.0}
 
 
@@ -280,15 +280,33 @@ def test_the_tree_has_every_token_once_and_every_trained_one(studio: runs.Studio
         assert sum(node["tokens"] for node in nodes if index in node["timelines"]) == line["tokens"]
 
 
-def test_long_texts_are_shortened_and_read_in_parts(own: runs.Studio, folder: Path) -> None:
+def test_every_long_text_is_shortened_and_read_in_parts(own: runs.Studio, folder: Path) -> None:
     text = "".join(f"{n} " for n in range(20_000))
-    chat = [[-1, {"role": "user", "content": text}], [0, {"role": "assistant", "content": "short"}]]
+    said = {"role": "assistant", "content": text, "reasoning_content": text}
+    given = {"query": "?", "messages": [], "metadata": {"answer": text}}
+    told = {"response": text, "error": text, "feedback": text, "printed": text, "given": given}
+    runs.append(folder / "a", runs.line("1.0/t/0", chats={"k": [[-1, said], [0, said]]}, **told))
+    found = own.get("episode", run="a", id="1.0/t/0")
+    names = ("response", "reference", "error", "feedback", "printed")
+    parts = {name: found[name] for name in names} | {
+        "0.0": found["messages"][0][0]["content"],
+        "0.0.reasoning": found["messages"][0][0]["reasoning"],
+    }
+    for name, part in parts.items():
+        assert part == {"text": text[:20_000], "cut": len(text)}, name
+        more = own.get("text", run="a", id="1.0/t/0", part=name, **{"from": 20_000, "count": 30})
+        assert more == {"text": text[20_000:20_030], "from": 20_000, "total": len(text)}
+    for wrong in ("0.9", "0.-1", "9.0", "", "x"):
+        assert own.refused("text", run="a", id="1.0/t/0", part=wrong)[0] == 404
+
+
+def test_what_is_cut_without_a_rest_says_how_much(own: runs.Studio, folder: Path) -> None:
+    call = {"id": "1", "function": {"name": "f", "arguments": "x" * 30_000}}
+    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    chat = [[-1, {"role": "user", "content": "?"}], [0, said]]
     runs.append(folder / "a", runs.line("1.0/t/0", chats={"k": chat}))
-    message = own.get("episode", run="a", id="1.0/t/0")["messages"][0][0]
-    assert (len(message["content"]), message["cut"]) == (20_000, len(text))
-    part = own.get("text", run="a", id="1.0/t/0", lane=0, message=0, **{"from": 20_000, "count": 30})
-    assert part == {"text": text[20_000:20_030], "from": 20_000, "total": len(text)}
-    assert own.refused("text", run="a", id="1.0/t/0", lane=0, message=9)[0] == 404
+    (asked,) = own.get("episode", run="a", id="1.0/t/0")["messages"][0][1]["tool_calls"]
+    assert asked["function"]["arguments"].endswith("x … (10,000 more characters are in the journal)")
 
 
 def test_breaks_have_their_remedies_and_failures_their_error(own: runs.Studio, folder: Path) -> None:
@@ -303,7 +321,7 @@ def test_breaks_have_their_remedies_and_failures_their_error(own: runs.Studio, f
     assert shown["breaks"] == [
         {"call": 1, "what": cause, "remedy": CAUSES[cause], "recorded": "two  spaces", "sent": "two spaces"}
     ]
-    assert {name: shown[name] for name in failed} == failed
+    assert (shown["failure"], shown["error"]) == (failed["failure"], {"text": failed["error"]})
     assert own.get("episodes", run="a", failure="workflow:KeyError")["rows"][0]["breaks"] == 1
 
 
@@ -316,9 +334,9 @@ def test_content_of_parts_and_tool_calls_is_kept(own: runs.Studio, folder: Path)
     ]
     runs.append(folder / "a", runs.line("1.0/t/0", chats={"k": chat}))
     user, answer = own.get("episode", run="a", id="1.0/t/0")["messages"][0]
-    assert user["content"] == "look\n" + json.dumps(parts[1])
+    assert user["content"]["text"] == "look\n" + json.dumps(parts[1])
     assert user["extra"] == {"name": "ann"}
-    assert (answer["content"], answer["reasoning"], answer["tool_calls"]) == ("", "hm", calls)
+    assert (answer["content"]["text"], answer["reasoning"]["text"], answer["tool_calls"]) == ("", "hm", calls)
 
 
 def test_images_are_shown_with_their_message_and_loaded_from_the_run_folder(

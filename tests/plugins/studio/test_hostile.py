@@ -37,8 +37,8 @@ def test_hostile_text_arrives_as_it_is_and_only_as_json(own: runs.Studio, folder
     answer = own.client.get("/api/episode", params={"run": "a", "id": id})
     assert answer.headers["content-type"] == "application/json"
     found = answer.json()
-    assert [message["content"] for message in found["messages"][0]] == [text, text]
-    assert (found["id"], found["response"], found["error"]) == (id, text, text)
+    assert [message["content"]["text"] for message in found["messages"][0]] == [text, text]
+    assert (found["id"], found["response"]["text"], found["error"]["text"]) == (id, text, text)
     assert own.get("group", run="a", phase="train", step=1, task=text)["rows"][0]["id"] == id
     assert own.get("episodes", run="a", failure=text)["total"] == 1
     assert own.get("runs")["runs"][0]["model"] == text
@@ -49,7 +49,7 @@ def test_lone_surrogates_are_kept_in_texts(own: runs.Studio, folder: Path) -> No
     runs.append(folder / "a", runs.line("1.0/t/0", chats=chat(text), response=text), runs.line("1.0/t/1"))
     assert own.get("episodes", run="a")["total"] == 2
     found = own.get("episode", run="a", id="1.0/t/0")
-    assert found["response"] == found["messages"][0][0]["content"] == text
+    assert found["response"]["text"] == found["messages"][0][0]["content"]["text"] == text
     assert own.get("search", run="a", q="pair")["rows"][0]["id"] == "1.0/t/0"
     assert own.get("run", run="a")["problems"] == []
 
@@ -79,7 +79,7 @@ def test_a_line_of_ten_megabytes_is_an_episode_like_any_other(own: runs.Studio, 
     )
     assert own.get("episodes", run="a")["total"] == 3
     message = own.get("episode", run="a", id="1.0/t/1")["messages"][0][0]
-    assert (len(message["content"]), message["cut"]) == (20_000, len(text))
+    assert message["content"] == {"text": text[:20_000], "cut": len(text)}
     assert own.get("episode", run="a", id="1.0/t/2")["reward"] == 1.0
 
 
@@ -138,7 +138,7 @@ def test_a_journal_of_another_version_is_listed_and_its_episodes_say_what_they_l
     assert status == 422
     assert "episodes.jsonl: line 1: not an episode of this version's journal" in text
     assert "versions.json" in text
-    assert own.get("episode", run="a", id="1.0/t/1")["response"] == "world"
+    assert own.get("episode", run="a", id="1.0/t/1")["response"]["text"] == "world"
     assert own.get("run", run="a")["problems"] == ["episodes.jsonl: 1 line of an unknown type: left out"]
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 import yaml
+
+import ajet
 
 from . import runs
 
@@ -30,9 +34,9 @@ def test_a_run_has_its_settings_metrics_and_counters_with_explanations(
     found = studio.get("run", run=trained.name)
     assert found["phases"]["train"] == {"steps": 2, "episodes": 12}
     assert found["settings"]["rollout.group_size"] == 3
-    assert found["metrics"]["grad_norm"] == {
-        "explanation": "norm of the gradient before clipping", "phase": "train", "phases": ["train"]
-    }  # fmt: skip
+    grad_norm = found["metrics"]["grad_norm"]
+    assert grad_norm["explanation"] == "norm of the gradient before clipping"
+    assert grad_norm["last"] == {"train": studio.get("steps", run=trained.name)["rows"][-1]["grad_norm"]}
     assert found["checkpoints"][-1] | {"path": "", "validation_reward": 0} == {
         "step": 2, "path": "", "validation_reward": 0, "exists": True
     }  # fmt: skip
@@ -51,6 +55,59 @@ def test_runs_in_folders_below_are_found(own: runs.Studio, folder: Path) -> None
     runs.append(folder / "b", runs.line("1.0/t/0"))
     assert {row["run"] for row in own.get("runs")["runs"]} == {"sweep/a", "b"}
     assert own.get("episodes", run="sweep/a")["total"] == 1
+
+
+def test_a_copied_run_keeps_the_times_of_its_episodes(own: runs.Studio, folder: Path) -> None:
+    began = 1_790_000_000.0
+    lines = [runs.line(f"{n}.0/t/0", step=n, started=began + 60 * n, seconds=2.5) for n in range(1, 4)]
+    runs.append(folder / "copy", json.dumps({"type": "replaced", "ids": []}) + "\n", *lines, lines[0][:50])
+    (row,) = own.get("runs")["runs"]
+    assert datetime.fromisoformat(row["started"]).timestamp() == began + 60
+    assert row["seconds"] == 122.5
+    runs.append(folder / "old", runs.line("1.0/t/0"))
+    (row,) = (row for row in own.get("runs")["runs"] if row["run"] == "old")
+    assert (row["started"], row["seconds"]) == ("", None)
+
+
+def test_a_row_has_what_tells_runs_of_a_sweep_apart(own: runs.Studio, folder: Path) -> None:
+    (folder / "a").mkdir()
+    job = {
+        "run": {"name": "sums, fast", "tags": ["sweep"]},
+        "train": {"steps": 3, "learning_rate": 0.004, "algorithm": {"type": "dapo"}},
+        "backbone": {"name": "local"},
+        "model": "starter",
+    }
+    (folder / "a" / "job.yaml").write_text(yaml.safe_dump(job))
+    lines = [{"type": "train", "step": n, "reward": n / 4, "learning_rate": 0.001} for n in range(1, 4)]
+    lines += [{"type": "validation", "step": n, "accuracy": 0.2 + n / 10} for n in (0, 3)]
+    (folder / "a" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (row,) = own.get("runs")["runs"]
+    assert (row["name"], row["folder"], row["tags"]) == ("sums, fast", "a", ["sweep"])
+    assert (row["learning_rate"], row["algorithm"], row["model"]) == (0.004, "dapo", "starter")
+    assert row["rewards"] == [0.25, 0.5, 0.75]
+    assert row["gain"] == pytest.approx(0.3)
+    for damaged in ({"run": {"name": ["x"], "tags": 3}, "train": {"learning_rate": "x"}}, {"run": "x"}):
+        (folder / "a" / "job.yaml").write_text(yaml.safe_dump(damaged))
+        assert len(own.get("runs")["runs"]) == 1
+
+
+def test_a_training_loop_of_ones_own_has_no_number_of_steps_to_reach(
+    own: runs.Studio, folder: Path, trained: Path
+) -> None:
+    async def loop() -> None:
+        model = str(trained.parent.parent / "model")
+        async with ajet.open(model=model, backbone="local", run_dir=str(folder), progress=False):
+            pass
+
+    asyncio.run(loop())
+    (row,) = own.get("runs")["runs"]
+    assert (row["state"], row["steps_wanted"], row["learning_rate"]) == ("finished", 0, None)
+
+
+def test_a_run_that_writes_no_metrics_counts_its_episodes(own: runs.Studio, folder: Path) -> None:
+    runs.append(folder / "a", runs.line("1.0/t/0"), runs.line("1.0/t/1"))
+    assert own.get("run", run="a")["episodes"] == 2
+    assert [row["episodes"] for row in own.get("runs")["runs"]] == [2]
 
 
 def test_a_curve_has_the_values_of_the_metrics_file(studio: runs.Studio, trained: Path) -> None:

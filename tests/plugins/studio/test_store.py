@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from . import runs
 
 pytest.importorskip("ajet_online", reason="the store is one of ajet-plugin-online")
 
+from ajet_online.overview import note_bounds
 from ajet_online.store import Store
+from ajet_online.versions import Versions
 from tests.patience import PATIENCE
 from tests.plugins.online.conftest import trace
 
@@ -60,8 +63,9 @@ def test_the_store_is_a_live_run_and_its_conversations_are_episodes(
     (episode,) = studio.get("episodes", run=".")["rows"]
     assert (episode["id"], episode["reward"], episode["step"], episode["calls"]) == ("a", None, 7, 2)
     assert episode["query"] == "hi"
+    assert (episode["trained_tokens"], episode["seconds"]) == (0, pytest.approx(2))
     found = studio.get("episode", run=".", id="a")
-    said = [message["content"] for message in found["messages"][0]]
+    said = [message["content"]["text"] for message in found["messages"][0]]
     assert said == ["hi", "hello", "are you <b>sure</b>?", "hello"]
     assert studio.get("search", run=".", q="sure")["total"] == 1
     assert studio.get("tokens", run=".", id="a", timeline=0)["total"] == 10
@@ -76,6 +80,72 @@ def test_what_is_recorded_later_appears_once(studio: runs.Studio, store: Store) 
         [("a", 3), ("other", 1)],
     )
     assert studio.get("run", run=".")["phases"]["online"]["episodes"] == 2
+
+
+def test_a_store_has_the_times_of_its_replies_and_counts_what_was_trained(
+    studio: runs.Studio, store: Store
+) -> None:
+    store.record([trace("single", at=time.time())])
+    soon(
+        lambda: [row["id"] for row in studio.get("episodes", run=".", sort="line", descending=1)["rows"]],
+        ["single", "a"],
+    )
+    single = studio.get("episode", run=".", id="single")
+    assert (single["seconds"], single["trained_tokens"]) == (None, 0)
+    store.rate(["single"], 1.0, "t", "0")
+    store.commit()
+    lease = store.lease("trainer", 1, 60)
+    assert lease is not None
+    versions = Versions(store)
+    versions.begin("starter")
+    assert versions.learned(lease.id, "step_000001", 0) == 1
+    soon(lambda: studio.get("episode", run=".", id="single")["trained_tokens"] > 0, True)
+    (row,) = studio.get("runs")["runs"]
+    assert row["episodes"] == 2 and row["seconds"] < 60
+    assert abs(datetime.fromisoformat(row["started"]).timestamp() - store.conversation("a")[0].at) <= 1
+
+
+def test_the_versions_of_a_store_are_shown_with_what_gate_and_rollback_said(
+    studio: runs.Studio, store: Store
+) -> None:
+    versions = Versions(store)
+    versions.begin("starter")
+    store.rate(["a"], 1.0, "t", "0")
+    store.discard(["b"], "it is empty")
+    store.commit()
+    lease = store.lease("trainer", 1, 60)
+    assert lease is not None
+    versions.learned(lease.id, "step_000001", 0)
+    versions.reject(1, 0.25, {}, "validation reward 0.250, version 0 has 0.500")
+    tables = {table["title"]: table["rows"] for table in studio.get("tables", run=".")["tables"]}
+    newest, first = tables["Versions of the weights"][:1], tables["Versions of the weights"][-1]
+    assert (first["version"], first["stage"], first["checkpoint"]) == (0, "served", "starter")
+    rejected = next(row for row in tables["Versions of the weights"] if row["version"] == 1)
+    assert newest and (rejected["stage"], rejected["validation"], rejected["learned from"]) == (
+        "rejected",
+        0.25,
+        0,
+    )
+    assert rejected["why"] == "validation reward 0.250, version 0 has 0.500"
+    assert {row["state"]: row["replies"] for row in tables["Replies"]} | {"recorded": 0} == {
+        "recorded": 0, "rated": 0, "ready": 0, "leased": 0, "trained": 1, "discarded": 1
+    }  # fmt: skip
+    (key,) = tables["API keys of the newest 20,000 replies"]
+    assert (key["API key"], key["replies"], key["rated"], key["mean reward"]) == ("k", 2, 1, 1.0)
+    (reason,) = tables["Reasons why some of the newest 20,000 replies were discarded"]
+    assert (reason["reason"], reason["replies"]) == ("it is empty", 1)
+    assert tables["Runs of the newest 20,000 replies"] == []
+
+
+def test_ratings_have_the_bounds_of_the_explorer(studio: runs.Studio, store: Store) -> None:
+    for bounds in ((0.0, 5.0), (-2.0, 2.0)):
+        note_bounds(store, bounds)
+    store.record([trace("neither", at=time.time())])
+    soon(lambda: studio.get("episodes", run=".")["total"], 2)
+    for id, rating, reward in (("a", -1, -2.0), ("neither", 0, 0.0)):
+        answer = studio.post(run=".", id=id, rating=rating, comment="", correction="")
+        assert answer.json()["ratings"][-1]["rating"] == rating
+        assert [one.reward for one in store.conversation(id)] == [reward] * len(store.conversation(id))
 
 
 def test_ratings_are_feedback_in_the_store(studio: runs.Studio, store: Store) -> None:

@@ -73,8 +73,8 @@ export function chat(page, run, episode) {
 function estimate({ message, first }, shows) {
 	let height = 34 + (first ? 30 : 0);
 	if (!message) return height + LINE;
-	height += lines(message.content);
-	if (shows.reasoning) height += lines(message.reasoning);
+	height += lines(message.content.text);
+	if (shows.reasoning) height += lines(message.reasoning.text);
 	if (shows.tools) for (const call of message.tool_calls) height += 40 + lines(toolCall(call).text);
 	return height;
 }

@@ -8,8 +8,8 @@ const DATE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", 
 export function number(value) {
 	if (value === null || value === undefined) return NONE;
 	if (typeof value !== "number") return String(value);
-	if (Number.isInteger(value)) return WHOLE.format(value);
 	const size = Math.abs(value);
+	if (Number.isInteger(value) && size < 1e12) return WHOLE.format(value);
 	if (size >= 1e6 || (size < 1e-3 && size > 0)) return value.toExponential(2);
 	return String(Number(value.toPrecision(size >= 1000 ? 6 : 4)));
 }
@@ -17,13 +17,13 @@ export function number(value) {
 /** A reward or an accuracy, with three decimals so that columns line up. */
 export function score(value) {
 	if (value === null || value === undefined) return NONE;
-	return Math.abs(value) >= 1000 ? number(value) : value.toFixed(3);
+	return Math.abs(value) >= 1e6 ? value.toExponential(2) : Math.abs(value) >= 1000 ? number(value) : value.toFixed(3);
 }
 
 /** A number that always has its sign. */
 export function signed(value) {
 	if (value === null || value === undefined) return NONE;
-	return (value > 0 ? "+" : value < 0 ? "−" : "±") + Math.abs(value).toFixed(3);
+	return (value > 0 ? "+" : value < 0 ? "−" : "±") + score(Math.abs(value));
 }
 
 /** Seconds as a duration: 40 ms, 0.4 s, 12 s, 3 min 20 s, 2 h 5 min. */

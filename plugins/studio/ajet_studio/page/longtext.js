@@ -9,13 +9,12 @@ const FIRST = 4000;
 const MORE = 100_000;
 
 /**
- * @param {any} value a text or anything of JSON
- * @param {object} [options] `total` length of the text, if the server shortened it, and `load(from, count)`
- *   for more; `className`; `first`: characters that show first
+ * @param {any} value a text or anything of JSON; with `load`, a part of an episode as the server sends it
+ * @param {object} [options] `load(from, count)` for more, if the server shortened it; `className`; `first`: characters that show first
  */
-export function longText(value, { total = 0, load = null, className = null, first = FIRST } = {}) {
-	const text = asText(value);
-	total ||= text.length;
+export function longText(value, { load = null, className = null, first = FIRST } = {}) {
+	const text = load ? value.text : asText(value);
+	let total = (load && value.cut) || text.length;
 	const body = h("pre", { class: className }, text.slice(0, whole(text, first)));
 	if (text.length <= first && total <= text.length) return body;
 	let shown = whole(text, first);
@@ -42,6 +41,11 @@ export function longText(value, { total = 0, load = null, className = null, firs
 	});
 	label();
 	return h("div", body, button);
+}
+
+/** Loads more of a part of an episode, for `longText`. */
+export function moreOf(page, run, { id }, part) {
+	return async (from, count) => (await page.get("text", { run, id, part, from, count })).text;
 }
 
 /** A length near `most` that does not cut a surrogate pair. */

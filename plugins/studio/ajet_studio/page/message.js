@@ -2,7 +2,7 @@
 
 import { data, h } from "./dom.js";
 import { number } from "./format.js";
-import { longText } from "./longtext.js";
+import { longText, moreOf } from "./longtext.js";
 import { episodeAddress } from "./places.js";
 import { toolCall } from "./transcript.js";
 
@@ -20,6 +20,7 @@ export function messageElement(item, about) {
 	}
 	const answer = item.index === item.call.answer;
 	const role = answer ? "Answer" : (ROLES[message.role] ?? message.role);
+	const more = (what) => moreOf(about.page, about.run, about.episode, `${lane}.${item.index}${what}`);
 	const name = message.tool_call_id && about.tools.get(message.tool_call_id);
 	return h(
 		"article",
@@ -28,8 +29,8 @@ export function messageElement(item, about) {
 		h("header", h("b", data(role)), message.role === "assistant" && !answer && h("span", "in the prompt, not sampled by this call"), name && data(name, "mono"), message.parent !== item.index - 1 && h("span", branch(message.parent))),
 		h(
 			"div.body",
-			message.reasoning && about.shows.reasoning && h("div.reasoning", h("small", "Reasoning"), longText(message.reasoning)),
-			message.content && longText(message.content, { total: message.cut, load: (from, count) => more(about, item, from, count), className: message.role === "tool" ? "code" : null }),
+			message.reasoning.text && about.shows.reasoning && h("div.reasoning", h("small", "Reasoning"), longText(message.reasoning, { load: more(".reasoning") })),
+			message.content.text && longText(message.content, { load: more(""), className: message.role === "tool" ? "code" : null }),
 			(message.images ?? []).map((ref) => h("img.picture", { src: `/api/image?${new URLSearchParams({ run: about.run, ref })}`, alt: `image ${ref.slice(7, 15)}`, loading: "lazy" })),
 			about.shows.tools && message.tool_calls.slice(0, 50).map((call) => tool(toolCall(call))),
 			!about.shows.tools && message.tool_calls.length > 0 && h("p.quiet", `asks for ${message.tool_calls.map((call) => toolCall(call).name).join(", ")}`),
@@ -64,8 +65,4 @@ function tool({ name, text }) {
 function metadata({ message, call, index }) {
 	const { agent, target, temperature } = call;
 	return h("pre.metadata.code", JSON.stringify({ message: index + 1, agent, target, temperature, tool_call_id: message.tool_call_id ?? undefined, ...message.extra }, null, 1));
-}
-
-async function more({ page, run, episode }, { lane, index }, from, count) {
-	return (await page.get("text", { run, id: episode.id, lane, message: index, from, count })).text;
 }

@@ -5,7 +5,6 @@ import { data, h, setText } from "./dom.js";
 import { moment } from "./format.js";
 import { longText } from "./longtext.js";
 import { say } from "./shell.js";
-import { asText } from "./text.js";
 
 const RATINGS = [[1, "good", "+"], [0, "neither", ""], [-1, "bad", "-"]];
 const MOST = 5;
@@ -34,7 +33,7 @@ export function rating(page, run, episode) {
 	const correction = h("textarea", { rows: 3, name: "correction" });
 	const correct = h("details", h("summary", "Correct the answer"), h("label", "What the answer should have been", correction));
 	correct.addEventListener("toggle", () => {
-		if (correct.open && !correction.value) correction.value = asText(episode.response);
+		if (correct.open && !correction.value && !episode.response.cut) correction.value = episode.response.text;
 	});
 	const form = h(
 		"form.rate",
@@ -49,7 +48,7 @@ export function rating(page, run, episode) {
 	form.addEventListener("submit", async (event) => {
 		event.preventDefault();
 		const chosen = form.querySelector("input[type=radio]:checked");
-		const corrected = correct.open && correction.value !== asText(episode.response) ? correction.value : "";
+		const corrected = correct.open && correction.value !== episode.response.text ? correction.value : "";
 		if (!chosen && !comment.value.trim() && !corrected) {
 			setText(state, "Choose a rating, or write a comment or a correction.");
 			return;

@@ -6,10 +6,9 @@ import { address, data, definitions, h, setText, thinned } from "../dom.js";
 import { reward } from "../episodes.js";
 import { count, duration, number, score, signed } from "../format.js";
 import { lanes } from "../lanes.js";
-import { longText } from "../longtext.js";
+import { longText, moreOf } from "../longtext.js";
 import { above, episodeAddress, groupAddress, neighbours, runName, stepName, tabs } from "../places.js";
 import { rating } from "../rating.js";
-import { asText } from "../text.js";
 import { tokenTab } from "../tokens.js";
 import { treeTab } from "../tree.js";
 
@@ -59,17 +58,17 @@ function facts(run, episode) {
 
 function chatTab(page, run, episode) {
 	const transcript = chat(page, run, episode);
-	const none = h("p.quiet", "None.");
-	const answered = asText(episode.response);
+	const part = (name, options) => longText(episode[name], { load: moreOf(page, run, episode, name), ...options });
+	const beside = (title, name) => h("section", h("h2", title), episode[name].text ? part(name, { first: 800 }) : h("p.quiet", "None."));
 	return h(
 		"div.episode",
 		h(
 			"div",
-			episode.failure && h("div.problem", h("p", h("b", "Failed: "), data(episode.failure)), episode.error && longText(episode.error, { className: "code", first: 1500 })),
+			episode.failure && h("div.problem", h("p", h("b", "Failed: "), data(episode.failure)), episode.error.text && part("error", { className: "code", first: 1500 })),
 			h(
 				"div.beside",
-				h("section", h("h2", "Response"), answered ? longText(answered, { first: 800 }) : none),
-				h("section", h("h2", "Reference answer"), asText(episode.reference) ? longText(episode.reference, { first: 800 }) : none.cloneNode(true)),
+				beside("Response", "response"),
+				beside("Reference answer", "reference"),
 			),
 			breaks(episode, transcript.jump),
 			h("h2", "Lanes"),
@@ -77,7 +76,7 @@ function chatTab(page, run, episode) {
 			h("h2", "Transcript"),
 			transcript.element,
 		),
-		aside(page, run, episode),
+		aside(page, run, episode, part),
 	);
 }
 
@@ -93,9 +92,9 @@ function breaks({ breaks }, jump) {
 	return h("section", h("h2", count(breaks.length, "break")), h("ul", breaks.slice(0, 10).map(one)), breaks.length > 10 && h("p.quiet", `and ${breaks.length - 10} more`));
 }
 
-function aside(page, run, episode) {
+function aside(page, run, episode, part) {
 	const counters = Object.entries(episode.counters).map(([name, { value, explanation }]) => [data(name), number(value), explanation]);
-	const told = (title, text) => !!text && [h("h2", title), longText(text)];
+	const told = (title, name) => episode[name].text !== "" && [h("h2", title), part(name)];
 	const others = (values) => Object.entries(values ?? {}).map(([name, value]) => [data(name), score(value)]);
 	return h(
 		"aside",
@@ -103,8 +102,8 @@ function aside(page, run, episode) {
 		h("h2", "Verdict"),
 		h("p.verdict", h("b", reward(episode)), episode.is_success !== null && (episode.is_success ? "succeeded" : "did not succeed")),
 		definitions([...others(episode.rewards), ...others(episode.metrics)].slice(0, 40)),
-		told("The judge's reason", episode.feedback),
-		told("Printed", episode.printed),
+		told("The judge's reason", "feedback"),
+		told("Printed", "printed"),
 		h("h2", "Your rating"),
 		rating(page, run, episode),
 		counters.length > 0 && [h("h2", "Counters"), definitions(counters.slice(0, 40))],

@@ -2,7 +2,7 @@
 
 import { address, data, h, moveAmong } from "../dom.js";
 import { count, number, signed } from "../format.js";
-import { longText } from "../longtext.js";
+import { longText, moreOf } from "../longtext.js";
 import { above, episodeAddress, groupAddress, neighbours } from "../places.js";
 import { reward } from "../episodes.js";
 import { asText } from "../text.js";
@@ -48,7 +48,7 @@ async function facts(page, run, { task, rows }) {
 	let query = asText(task.query);
 	if (!query) {
 		const { messages } = await page.get("episode", { run, id: rows[0].id });
-		query = messages.flat().find((message) => message.role === "user")?.content ?? "";
+		query = messages.flat().find((message) => message.role === "user")?.content.text ?? "";
 	}
 	return h(
 		"div.beside",
@@ -92,9 +92,9 @@ function card(page, run, row) {
 async function load(page, run, row, place) {
 	try {
 		const episode = await page.get("episode", { run, id: row.id });
-		const text = asText(episode.response) || episode.error;
+		const name = episode.response.text ? "response" : "error";
 		place.className = "";
-		place.replaceChildren(text ? longText(text, { first: 700 }) : h("p.quiet", "No response."));
+		place.replaceChildren(episode[name].text ? longText(episode[name], { first: 700, load: moreOf(page, run, row, name) }) : h("p.quiet", "No response."));
 	} catch (error) {
 		if (!page.signal.aborted) place.replaceChildren(h("p.bad", error.message));
 	}

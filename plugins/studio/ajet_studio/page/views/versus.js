@@ -3,11 +3,10 @@
 import { data, h } from "../dom.js";
 import { reward } from "../episodes.js";
 import { duration, number } from "../format.js";
-import { longText } from "../longtext.js";
+import { longText, moreOf } from "../longtext.js";
 import { messageElement } from "../message.js";
 import { above, episodeAddress, runName, stepName } from "../places.js";
 import { toolNames, transcript } from "../transcript.js";
-import { asText } from "../text.js";
 import { Windowed } from "../windowed.js";
 
 const SHOWS = { reasoning: true, tools: true, metadata: false };
@@ -35,22 +34,23 @@ export async function versusView(page) {
 		"div",
 		h("h1", "Two episodes of ", data(pair[0].task.id)),
 		pair[0].task.id !== pair[1].task.id && h("p.problem.notice", "The second one is of another task: ", data(pair[1].task.id)),
-		h("div.beside", sides.map(head)),
-		asText(pair[0].reference) && h("section", h("h2", "Reference answer"), longText(pair[0].reference, { first: 600 })),
+		h("div.beside", sides.map((side) => head(page, side))),
+		pair[0].reference.text && h("section", h("h2", "Reference answer"), longText(pair[0].reference, { first: 600, load: moreOf(page, sides[0].run, pair[0], "reference") })),
 		h("h2", "Transcripts"),
 		h("p.bar", parted < many ? [`They are the same up to message ${parted}.`, jump] : "They are the same."),
 		list.element,
 	);
 }
 
-function head({ run, episode }) {
-	const answered = asText(episode.response) || episode.error;
+function head(page, { run, episode }) {
+	const answered = episode.response.text ? "response" : "error";
+	const part = (name) => longText(episode[name], { first: 600, load: moreOf(page, run, episode, name) });
 	return h(
 		"section.card",
 		h("header", h("h2", h("a", { href: episodeAddress(run, episode.id) }, stepName(episode.phase, episode.step))), reward(episode)),
 		h("p.quiet", data(runName(run)), ` · ${number(episode.calls.length)} calls · ${number(episode.tokens)} tokens · ${duration(episode.seconds)}`),
-		episode.feedback && h("details", h("summary", "The judge's reason"), longText(episode.feedback)),
-		answered ? longText(answered, { first: 600 }) : h("p.quiet", "No response."),
+		episode.feedback.text && h("details", h("summary", "The judge's reason"), part("feedback")),
+		episode[answered].text ? part(answered) : h("p.quiet", "No response."),
 	);
 }
 
