@@ -38,7 +38,9 @@ from ajet.learning.gap import GapCheck as GapCheck
 from ajet.learning.objective import Objective as Objective, objective as objective
 from ajet.learning.packing import Neighbour as Neighbour, neighbours as neighbours, pack as pack, split as split
 from ajet.learning.pairs import pair_numbers as pair_numbers, together as together
-from ajet.learning.rollouts import plan_group as plan_group, rounded_up as rounded_up, why_nothing as why_nothing
+from ajet.learning.rollouts import (
+    ValidationFailed as ValidationFailed, plan_group as plan_group, rounded_up as rounded_up, why_nothing as why_nothing,
+)
 from ajet.learning.settings import LoraSettings as LoraSettings, TrainSettings as TrainSettings
 from ajet.learning.sft import sft_batch as sft_batch
 from ajet.learning.task_selector import further_tasks as further_tasks

@@ -74,13 +74,20 @@ def usable(
     *,
     target: str,
     split: bool,
+    context: int,
 ) -> Usable:
     """The episodes of leased traces; ``problem`` says why one cannot be trained, and ``conversation`` gives all of its traces.
+    ``context`` is how many tokens a reply may have with the conversation before it.
 
     An episode has the replies with the same task, run and reward. With ``split`` each is a task of its own; otherwise those of
     one task are its members.
     """
     unusable = {trace.id: said for trace in leased if (said := problem(trace))}
+    names = dict.fromkeys(trace.conversation for trace in leased if trace.parent and trace.id not in unusable)
+    stored = {trace.id: trace for name in names for trace in conversation(name)}
+    for trace in leased:
+        if trace.id not in unusable and sum(map(_tokens, _back(trace, stored))) > context:
+            unusable[trace.id] = too_long(context)
     runs: dict[tuple[str, str, float], list[Trace]] = {}
     for trace in leased:
         if trace.id not in unusable:
@@ -88,30 +95,37 @@ def usable(
             runs.setdefault(key, []).append(trace)
     tasks: dict[tuple[str, ...], list[Run]] = {}
     for (task, name, reward), own in runs.items():
-        run = Run(tuple(_whole(own, conversation, target)), reward)
+        run = Run(tuple(_whole(own, stored, target)), reward)
         tasks.setdefault((task, name, str(reward)) if split else (task,), []).append(run)
     return Usable([LeasedTask(id="/".join(key), runs=tuple(found)) for key, found in tasks.items()], unusable)
 
 
-def _whole(
-    own: Sequence[Trace], conversation: Callable[[str], Sequence[Trace]], target: str
-) -> Iterator[Trace]:
+def too_long(context: int) -> str:
+    """Why a reply cannot be trained that does not fit the model's context."""
+    return f"it is longer, with the conversation before it, than the model's context of {context} tokens"
+
+
+def _back(trace: Trace, known: Mapping[str, Trace]) -> Iterator[Trace]:
+    """A reply, and those before it, of which the nearest comes first."""
+    yield trace
+    while trace.parent is not None:
+        trace = known[trace.parent]
+        yield trace
+
+
+def _tokens(trace: Trace) -> int:
+    return len(trace.prompt) + len(trace.tokens)
+
+
+def _whole(own: Sequence[Trace], stored: Mapping[str, Trace], target: str) -> Iterator[Trace]:
     """The replies with all replies before them, of which nothing is learned."""
-    by_id = {trace.id: trace for trace in own}
-    others: dict[str, Trace] = {}
-    for name in dict.fromkeys(trace.conversation for trace in own if trace.parent):
-        others |= {trace.id: trace for trace in conversation(name)}
-    needed: dict[str, None] = {}
+    learned = {trace.id: trace for trace in own}
+    known = {**stored, **learned}
+    whole: dict[str, Trace] = {}
     for trace in own:
-        chain: list[str] = []
-        above: str | None = trace.id
-        while above is not None and above not in needed:
-            chain.append(above)
-            above = (by_id.get(above) or others[above]).parent
-        needed |= dict.fromkeys(reversed(chain))
-    for one in needed:
-        found = by_id.get(one) or others[one]
-        yield replace(found, target=target, trained=found.trained and one in by_id)
+        whole |= {one.id: one for one in reversed(list(_back(trace, known)))}
+    for one in whole.values():
+        yield replace(one, target=target, trained=one.trained and one.id in learned)
 
 
 def corrected(trace: Trace, chat: Chat) -> Trace:

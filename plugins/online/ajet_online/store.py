@@ -226,13 +226,15 @@ class Store:
             return int(connection.execute(select(func.count()).select_from(units)).scalar_one())
 
     def lease(self, trainer: str, count: int, seconds: float, *, by_run: bool = False) -> Lease | None:
-        """Take all ready traces of the first so many tasks, or runs of tasks, for ``seconds`` from now; None if there are none. Others
-        cannot take them before the lease expires."""
+        """Take all ready traces of the first so many tasks, or runs of tasks, for ``seconds`` from now; None if there are none, or
+        while a lease is held: of two updates of the same version at the same time only one could be published."""
         now = time.time()
         with self.writing() as connection:
             if connection.dialect.name == "postgresql":  # SQLite has only one writer anyway
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({LEASING})"))
             _end_expired(connection, now)
+            if connection.scalar(select(leases.c.id)) is not None:
+                return None
             chosen = _first_ready(connection, count, by_run)
             if not chosen:
                 return None
@@ -256,6 +258,17 @@ class Store:
         """Return the traces of a lease, which are ready again. Returns how many."""
         with self.writing() as connection:
             return _release(connection, [lease])
+
+    def release_all(self, trainer: str) -> int:
+        """Return the traces of all leases of a trainer. Returns how many."""
+        with self.writing() as connection:
+            own = connection.scalars(select(leases.c.id).where(leases.c.trainer == trainer))
+            return _release(connection, list(own))
+
+    def holder(self) -> str | None:
+        """The trainer that holds a lease; None if none does."""
+        with self.reading() as connection:
+            return connection.scalar(select(leases.c.trainer))
 
     def discard(self, ids: Collection[str], reason: str) -> int:
         """Mark traces that will not be trained. Returns how many were not marked yet."""

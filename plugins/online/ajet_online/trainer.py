@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from ajet.backbones import (
     METRICS,
     Chat,
     Metrics,
+    ValidationFailed,
     checkpoints,
     fault,
     live_lines,
@@ -38,8 +40,16 @@ from ajet.backbones import (
     write_whole,
 )
 from ajet_online.database import StoreFailed
-from ajet_online.episodes import Usable, compares_runs, corrected, learns_rewards, ratings_needed, usable
-from ajet_online.gate import decide
+from ajet_online.episodes import (
+    Usable,
+    compares_runs,
+    corrected,
+    learns_rewards,
+    ratings_needed,
+    too_long,
+    usable,
+)
+from ajet_online.gate import Measured, decide
 from ajet_online.schema import Stage
 from ajet_online.settings import OnlineSettings
 from ajet_online.store import Lease, Store
@@ -81,6 +91,8 @@ class OnlineTrainer:
         self._updates = 0
         self._waits_for: int | None = None
         """The version whose ratings an update has last waited for."""
+        self._shares = False
+        """Whether it was said that another trainer uses the store."""
         targets = [target.name for target in self.job.targets if target.trained]
         if len(targets) != 1:
             raise ConfigError(f"targets: online training trains one target, not {', '.join(targets)}.")
@@ -124,6 +136,11 @@ class OnlineTrainer:
             self.name, max(wanted, needed), self.settings.lease, by_run=self._single
         ):
             self.update(lease)
+        else:
+            if (other := self.store.holder()) and not self._shares:
+                self._shares = True
+                self.say(f"the trainer in {other} makes an update, and this one waits: trainers take turns")
+            self.stop.wait(self.settings.poll)
 
     def _is_short_of(self, ratings: int) -> bool:
         """Whether the served version has fewer ratings."""
@@ -139,7 +156,7 @@ class OnlineTrainer:
     @property
     def name(self) -> str:
         """What the store calls this trainer."""
-        return str(self.run_dir)
+        return self.settings.folder
 
     @property
     def commits(self) -> bool:
@@ -170,11 +187,17 @@ class OnlineTrainer:
         except FloatingPointError as error:
             names = [trace.id for trace in lease.traces]
             self.store.discard(names, f"the update failed: {error}")
+            self.store.release(lease.id)
             self.say(f"the update failed, and its {len(names)} replies are discarded: {error}")
             return None
-        except BaseException:
-            self.store.release(lease.id)
-            raise
+        except BaseException as error:
+            # With a checkpoint it counts, as after a kill: another attempt would learn the same again.
+            if step_of(self._newest()) != job.config.train.steps:
+                self.store.release(lease.id)
+                raise
+            if not isinstance(error, ValidationFailed):
+                raise
+            self.say(str(error))
         return self._register()
 
     def _note(self, lease: Lease, parent: int, step: int, about: Mapping[str, Any]) -> None:
@@ -186,6 +209,7 @@ class OnlineTrainer:
         """Go on from where a trainer of this run folder was killed."""
         if (self.run_dir / ROUND).exists():
             self._register()
+        self.store.release_all(self.name)  # of a trainer that was killed before it could note its lease
 
     # ---------------------------------------------------------------- one update
 
@@ -231,8 +255,13 @@ class OnlineTrainer:
                 return "its tokens are not stored (its text was redacted, or its conversation pruned)"
             if trace.reward is not None and not low <= trace.reward <= high:
                 return f"its reward is not from {low:g} to {high:g} (plugins.online.rewards)"
+            if learns_corrections and trace.correction:
+                tokens = (
+                    len(trace.correction) / self._widest
+                )  # at least; to count those of a very long text takes long
+                return too_long(self._context) if tokens > self._context else None
             if learns_corrections:
-                return None if trace.correction else "it has no correction"
+                return "it has no correction"
             if needs_reward and trace.reward is None:
                 return "it has no reward"
             if not trace.trained:
@@ -243,7 +272,14 @@ class OnlineTrainer:
         traces = [
             t if problem(t) or not learns_corrections else corrected(t, self._chat) for t in lease.traces
         ]
-        return usable(traces, self.store.conversation, problem, target=self._target, split=self._single)
+        return usable(
+            traces,
+            self.store.conversation,
+            problem,
+            target=self._target,
+            split=self._single,
+            context=self._context,
+        )
 
     def _running(self, found: Usable, parent: Version) -> dict[str, float]:
         """The fields of the algorithm that follow the course of training."""
@@ -279,15 +315,32 @@ class OnlineTrainer:
             thread.join()
 
     @cached_property
-    def _chat(self) -> Chat:
-        from transformers import AutoConfig, AutoTokenizer
+    def _source(self) -> str:
+        return str(model_source(self.job.model, self.job.config.run.seed, self.job.progress))
 
-        source = model_source(self.job.model, self.job.config.run.seed, self.job.progress)
-        tokenizer, model_type = (
-            AutoTokenizer.from_pretrained(source),
-            AutoConfig.from_pretrained(source).model_type,
-        )
-        return make_chat(tokenizer, model_type, self.job.config.rollout)
+    @cached_property
+    def _config(self) -> Any:
+        from transformers import AutoConfig
+
+        return AutoConfig.from_pretrained(self._source)
+
+    @cached_property
+    def _chat(self) -> Chat:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(self._source)
+        return make_chat(tokenizer, self._config.model_type, self.job.config.rollout)
+
+    @cached_property
+    def _context(self) -> int:
+        """How many tokens an episode's conversation may have."""
+        own = getattr(self._config.get_text_config(), "max_position_embeddings", sys.maxsize)
+        return int(min(own, self.job.config.rollout.context_length or own))
+
+    @cached_property
+    def _widest(self) -> int:
+        """Characters of the longest token."""
+        return max(map(len, self._chat.tokenizer.get_vocab()))
 
     # ---------------------------------------------------------------- versions and checkpoints
 
@@ -317,14 +370,14 @@ class OnlineTrainer:
         """Publish a candidate or keep it back."""
         lines = live_lines(self.run_dir / METRICS)
         step = step_of(Path(version.path))
-        trained = _last(lines, "train", step)
-        validated = _last(lines, "validation", step)
-        reward = validated.get("reward")
-        report = {**about, **_report(trained), "validation": reward}
+        self._measure_first(lines)
+        known = self.versions.all()
+        found = Measured.of(_last(lines, "validation", step), known)
+        reward = found.reward if found else None
+        report = {**about, **_report(_last(lines, "train", step)), **(found.report() if found else {})}
         if "reference_kl" in report:
             report["reference_log_ratio"] = report["reference_kl"] * report["tokens_per_reply"]
-        self._measure_first(lines)
-        decision = decide(self.settings.gate, reward, self.versions.all(), _error(validated))
+        decision = decide(self.settings.gate, found, known)
         if not decision.publish:
             self.versions.reject(version.number, reward, report, decision.text)
             self._set_aside(Path(version.path), version.number)
@@ -333,15 +386,18 @@ class OnlineTrainer:
             self.say(f"version {version.number} is published: {decision.text}")
         else:
             self._set_aside(Path(version.path), version.number)
-            self.say(f"version {version.number} is not published: the version before it was withdrawn")
+            reason = self._version(version.number).reason
+            self.say(
+                f"version {version.number} is not published, and its replies are learned again: {reason}"
+            )
         return self._version(version.number)
 
     def _measure_first(self, lines: list[dict[str, Any]]) -> None:
         """Note the validation reward of version 0, which the first update measures."""
         first = self.versions.all()[0]
-        reward = _last(lines, "validation", 0).get("reward")
-        if first.reward is None and reward is not None:
-            self.versions.measured(0, reward, {**first.report, "validation": reward})
+        found = Measured.of(_last(lines, "validation", 0), ())
+        if first.reward is None and found:
+            self.versions.measured(0, found.reward, {**first.report, **found.report()})
 
     def _about(self, found: Usable, parent: Version) -> dict[str, Any]:
         """What an update learns from."""
@@ -412,12 +468,6 @@ def _size(file: Path) -> int:
 def _version_of(trace: Trace) -> int:
     """The version of the weights that sampled a reply."""
     return int(trace.versions[0]) if len(trace.versions) else 0
-
-
-def _error(validated: Mapping[str, Any]) -> float:
-    """The standard error of a validation's reward."""
-    judged = validated.get("episodes", 0) - validated.get("episodes_failed", 0)
-    return float(validated.get("reward_std", 0.0) / max(judged, 1) ** 0.5)
 
 
 def _last(lines: list[dict[str, Any]], kind: str, step: int) -> dict[str, Any]:

@@ -75,9 +75,10 @@ class Versions:
             return _read(connection, versions.c.stage == Stage.PUBLISHED)
 
     def learned(self, lease: int, path: str, parent: int) -> int | None:
-        """Note that the checkpoint at ``path`` has learned from the traces of a lease, which are marked as trained and never
-        leased again. Returns the number of the new candidate; None if the lease is gone, because it had expired and another
-        trainer may have taken its traces: then the checkpoint must not be used. Repeating the call changes nothing."""
+        """Note that the checkpoint at ``path`` has learned from the traces of a lease, which are marked as trained and not leased
+        again. The lease itself ends with `publish` or `reject`. Returns the number of the new candidate; None if the lease is
+        gone, because it had expired and another trainer may have taken its traces: then the checkpoint must not be used.
+        Repeating the call changes nothing."""
         with self._store.writing() as connection:
             known = connection.scalar(select(versions.c.number).where(versions.c.lease == lease))
             if known is not None:
@@ -96,29 +97,36 @@ class Versions:
             connection.execute(insert(versions).values(values))
             own = update(traces).where(traces.c.state == State.LEASED, traces.c.lease == lease)
             connection.execute(own.values(state=State.TRAINED, step=number, lease=None))
-            connection.execute(delete(leases).where(leases.c.id == lease))
         return number
 
     def publish(self, number: int, reward: float | None, report: Mapping[str, Any]) -> bool:
-        """Let explorers serve a candidate. Returns False, and rejects it, if the version that it was trained from is no longer
-        served."""
+        """Let explorers serve a candidate. Returns False if the version that it was trained from is no longer served; then the
+        candidate is rejected, and its traces are ready again, as what it has learned is not in the served version."""
         with self._store.writing() as connection:
             serving = _serving(connection)
             (candidate,) = _read(connection, versions.c.number == number)
-            held = serving is not None and serving.number == candidate.parent
-            values: dict[str, Any] = {"reward": reward, "report": json.dumps(report)}
-            if held:
-                values["stage"] = Stage.PUBLISHED
-            else:
-                values |= {"stage": Stage.REJECTED, "reason": f"version {candidate.parent} was withdrawn"}
-            connection.execute(update(versions).where(versions.c.number == number).values(values))
+            assert serving  # version 0 is never withdrawn
+            held = serving.number == candidate.parent
+            values = {"stage": Stage.PUBLISHED, "reward": reward, "report": json.dumps(report)}
+            if not held:
+                (parent,) = _read(connection, versions.c.number == candidate.parent)
+                why = (
+                    "withdrawn"
+                    if parent.stage == Stage.WITHDRAWN
+                    else f"followed by version {serving.number}"
+                )
+                values |= {"stage": Stage.REJECTED, "reason": f"version {parent.number} was {why} meanwhile"}
+                own = update(traces).where(traces.c.state == State.TRAINED, traces.c.step == number)
+                connection.execute(own.values(state=State.READY, step=None))
+            _decided(connection, candidate, values)
         return held
 
     def reject(self, number: int, reward: float | None, report: Mapping[str, Any], reason: str) -> None:
         """Keep a candidate back."""
         values = {"stage": Stage.REJECTED, "reward": reward, "report": json.dumps(report), "reason": reason}
         with self._store.writing() as connection:
-            connection.execute(update(versions).where(versions.c.number == number).values(values))
+            (candidate,) = _read(connection, versions.c.number == number)
+            _decided(connection, candidate, values)
 
     def measured(self, number: int, reward: float, report: Mapping[str, Any]) -> None:
         """Note the reward of a version on the validation tasks."""
@@ -204,6 +212,11 @@ def _ancestors(parents: Mapping[int, int | None], number: int) -> list[int]:
         found.append(current)
         current = parents.get(current)
     return found
+
+
+def _decided(connection: Connection, candidate: Version, values: Mapping[str, Any]) -> None:
+    connection.execute(update(versions).where(versions.c.number == candidate.number).values(**values))
+    connection.execute(delete(leases).where(leases.c.id == candidate.lease))
 
 
 def _serving(connection: Connection) -> Version | None:

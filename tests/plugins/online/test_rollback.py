@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ajet_online.gate import decide
+from ajet_online.gate import Measured, decide
 from ajet_online.rollback import Loss, worse
 from ajet_online.schema import Stage
 from ajet_online.settings import GateSettings, RollbackSettings
@@ -18,6 +19,10 @@ from ajet_online.versions import Version
 
 def version(number: int, reward: float | None, stage: Stage = Stage.PUBLISHED) -> Version:
     return Version(number=number, parent=None, path="", stage=stage, reward=reward)
+
+
+def measured(reward: float, error: float = 0.0) -> Measured:
+    return Measured(reward, error, 40, 0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -39,13 +44,13 @@ def test_the_gate_compares_with_the_last_published_versions(
         *(version(i, 0.75 + i % 2 / 10) for i in range(1, 11)),
         version(11, 1.0, Stage.REJECTED),
     ]
-    assert decide(GateSettings(**settings), reward, known, 0.025).publish == publish
+    assert decide(GateSettings(**settings), reward and measured(reward, 0.025), known).publish == publish
 
 
 def test_the_gate_compares_with_version_0_too() -> None:
     known = [version(0, 0.9), *(version(i, 0.7) for i in range(1, 11))]
-    assert decide(GateSettings(), 0.8, known, 0.06).publish
-    refused = decide(GateSettings(), 0.7, known, 0.06)
+    assert decide(GateSettings(), measured(0.8, 0.06), known).publish
+    refused = decide(GateSettings(), measured(0.7, 0.06), known)
     assert not refused.publish
     assert refused.text == (
         "validation reward 0.700, version 0 has 0.900, the last published ones 0.700, and two standard errors are 0.12"
@@ -54,12 +59,44 @@ def test_the_gate_compares_with_version_0_too() -> None:
 
 def test_a_lucky_version_does_not_stop_training() -> None:
     known = [version(i, 1.0 if i == 5 else 0.8) for i in range(10)]
-    assert decide(GateSettings(), 0.8, known, 0.02).publish
+    assert decide(GateSettings(), measured(0.8, 0.02), known).publish
 
 
 def test_the_first_measured_version_passes() -> None:
-    assert decide(GateSettings(), 0.1, [version(0, None)]).publish
-    assert "below gate.threshold 0.5" in decide(GateSettings(threshold=0.5), 0.1, []).text
+    assert decide(GateSettings(), measured(0.1), [version(0, None)]).publish
+    assert "below gate.threshold 0.5" in decide(GateSettings(threshold=0.5), measured(0.1), []).text
+
+
+def rewards_of(*rewards: float, failed: int = 0) -> dict[str, float]:
+    """The metrics of a validation."""
+    own = (
+        {"reward": np.mean(rewards), "reward_std": np.std(rewards), "reward_min": min(rewards)}
+        if rewards
+        else {}
+    )
+    return {"episodes": len(rewards) + failed, "episodes_failed": failed, **own}
+
+
+def test_a_failed_validation_episode_counts_as_0() -> None:
+    found = Measured.of(rewards_of(1.0, 0.5, failed=2), ())
+    assert found and found.reward == pytest.approx(np.mean([1.0, 0.5, 0, 0]))
+    assert found.error == pytest.approx(np.std([1.0, 0.5, 0, 0]) / 2)
+    assert str(found) == "validation reward 0.375 (2 of 4 episodes failed)"
+    assert not decide(GateSettings(), found, [version(0, 1.0)]).publish
+
+
+def test_where_rewards_are_negative_a_failed_episode_counts_as_the_lowest_that_was_seen() -> None:
+    first = Measured.of(rewards_of(-1.0, -0.5), ())
+    assert first and first.reward == -0.75
+    known = [replace(version(0, first.reward), report=first.report())]
+    found = Measured.of(rewards_of(-0.5, failed=1), known)
+    assert found and found.reward == -0.75
+
+
+def test_a_candidate_whose_validation_episodes_all_fail_is_never_published() -> None:
+    found = Measured.of(rewards_of(failed=3), ())
+    decision = decide(GateSettings(tolerance=1.0), found, [version(0, 0.0)])
+    assert not decision.publish and decision.text == "all 3 validation episodes failed"
 
 
 def compared(

@@ -142,11 +142,20 @@ def test_a_lease_takes_whole_tasks_in_order(store: Store) -> None:
         store.rate([name], 1.0, task, run)
     assert store.lease("one", 2, 60) is None, "nothing is committed"
     store.commit()
-    first, second = store.lease("one", 2, 60), store.lease("two", 2, 60)
+    first = store.lease("one", 2, 60)
     assert first and [t.id for t in first.traces] == ["a", "b", "c", "d"]
-    assert second and [t.id for t in second.traces] == ["e"]
-    assert store.lease("three", 2, 60) is None
-    assert states(store) == {State.LEASED: 5}
+    assert states(store) == {State.LEASED: 4, State.READY: 1}
+
+
+def test_trainers_take_turns(store: Store) -> None:
+    ids = rated(store, 2, task="t{}")
+    store.commit()
+    first = store.lease("one", 1, 60)
+    assert first and store.lease("two", 1, 60) is None and store.holder() == "one"
+    assert store.release_all("two") == 0 and store.release_all("one") == 1
+    assert store.holder() is None
+    second = store.lease("two", 2, 60)
+    assert second and [t.id for t in second.traces] == ids
 
 
 def test_trainers_at_the_same_time_share_no_trace(url: str) -> None:
@@ -157,8 +166,11 @@ def test_trainers_at_the_same_time_share_no_trace(url: str) -> None:
 
     def train(number: int) -> None:
         own = Store.open(url)
-        while lease := own.lease(f"trainer {number}", 3, 60):
-            taken[number] += [t.id for t in lease.traces]
+        while own.ready():
+            if lease := own.lease(f"trainer {number}", 3, 60):
+                taken[number] += [t.id for t in lease.traces]
+                own.discard([t.id for t in lease.traces], "")
+                own.release(lease.id)
         own.close()
 
     threads = [threading.Thread(target=train, args=(n,)) for n in range(4)]

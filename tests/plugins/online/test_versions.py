@@ -48,7 +48,7 @@ def test_traces_are_trained_in_the_transaction_that_adds_the_candidate(store: St
     assert versions.learned(lease, "/1", 0) == 1
     assert versions.learned(lease, "/1", 0) == 1, "again, as after a crash"
     assert {(t.state, t.step) for t in store.all()} == {(State.TRAINED, 1)}
-    assert not store.renew(lease, 60) and store.lease("other", 5, 60) is None
+    assert store.lease("other", 5, 60) is None
     assert (serving := versions.serving()) and serving.number == 0, "it is not published yet"
 
 
@@ -62,6 +62,44 @@ def test_a_checkpoint_whose_lease_is_lost_does_not_count(store: Store) -> None:
     assert [v.path for v in versions.all()] == ["model", "/1b"]
 
 
+def test_the_next_update_begins_when_the_gate_has_decided(store: Store) -> None:
+    versions = Versions(store)
+    versions.begin("model")
+    number = versions.learned(leased(store, "a"), "/1", 0)
+    store.record([trace("b"), trace("c")])
+    for name in "bc":
+        store.rate([name], 1.0, name, "0")
+    store.commit()
+    assert number and store.lease("other", 1, 60) is None, "it could only be a second successor of version 0"
+    assert versions.publish(number, 0.5, {})
+    other = store.lease("other", 1, 60)
+    assert other
+    late = versions.learned(other.id, "/2", 1)
+    assert late
+    versions.reject(late, 0.1, {}, "worse")
+    assert store.lease("third", 1, 60)
+
+
+def test_a_candidate_that_comes_too_late_is_rejected_and_its_traces_are_learned_again(store: Store) -> None:
+    versions = Versions(store)
+    versions.begin("model")
+    late = versions.learned(leased(store, "a", seconds=0), "/late", 0)
+    store.record([trace("b")])
+    store.rate(["b"], 1.0, "b", "0")
+    store.commit()
+    other = store.lease("other", 5, 60)
+    assert late and other
+    first = versions.learned(other.id, "/first", 0)
+    assert first
+    assert versions.publish(first, None, {})
+    assert not versions.publish(late, 0.9, {})
+    assert versions.all()[late].reason == f"version 0 was followed by version {first} meanwhile"
+    assert {t.id: (t.state, t.step) for t in store.all()} == {
+        "a": (State.READY, None),
+        "b": (State.TRAINED, first),
+    }
+
+
 def test_a_candidate_of_a_withdrawn_version_is_rejected(store: Store) -> None:
     versions = Versions(store)
     versions.begin("model")
@@ -72,8 +110,11 @@ def test_a_candidate_of_a_withdrawn_version_is_rejected(store: Store) -> None:
     assert not versions.publish(candidate, 0.9, {"reward": 0.9})
     stages = {v.number: (v.stage, v.reason) for v in versions.all()}
     assert stages[first] == (Stage.WITHDRAWN, "worse")
-    assert stages[candidate] == (Stage.REJECTED, f"version {first} was withdrawn")
-    assert published(store, "c") == 3, "numbers are not used again"
+    assert stages[candidate] == (Stage.REJECTED, f"version {first} was withdrawn meanwhile")
+    assert {t.id: t.state for t in store.all()} == {"a": State.TRAINED, "b": State.READY}
+    again = store.lease("trainer", 1, 60)
+    assert again and versions.learned(again.id, "/again", 0) == 3, "numbers are not used again"
+    assert versions.publish(3, 0.5, {})
     with pytest.raises(ConfigError, match=r"version 1: is not published\. Published: 0, 3"):
         versions.withdraw(1, "by hand")
 
