@@ -48,7 +48,8 @@ from ajet.learning.task_selector import further_tasks as further_tasks
 # Rollouts: episodes, their journal, checkpoints
 from ajet.rollout.checkpoints import (
     CHECKPOINTS as CHECKPOINTS, CHECKPOINT_STATE as CHECKPOINT_STATE, FILES as FILES, checkpoints as checkpoints,
-    fault as fault, newest as newest, step_of as step_of, validation_reward as validation_reward,
+    fault as fault, newest as newest, restore as restore, step_of as step_of, validation_reward as validation_reward,
+    write_checkpoint as write_checkpoint,
 )
 from ajet.rollout.deadline import DeadlinePassed as DeadlinePassed, within as within
 from ajet.rollout.episode import Episode as Episode, Plan as Plan

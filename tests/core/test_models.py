@@ -102,16 +102,20 @@ def test_the_cache_builds_once_for_each_seed() -> None:
     assert (folders[1] / "model").read_text() == "1"
 
 
-def test_a_broken_build_leaves_nothing_behind(cache: Path) -> None:
+def test_an_interrupted_build_gives_no_model_and_leaves_its_files_for_the_next_one(cache: Path) -> None:
     class Breaks(Counted):
         def build(self, folder: Path, seed: int, progress: Progress) -> None:
+            there = [path.name for path in folder.iterdir()]
             super().build(folder, seed, progress)
-            raise KeyboardInterrupt
+            if not there:
+                raise KeyboardInterrupt
+            (folder / "there").write_text(*there)
 
     with pytest.raises(KeyboardInterrupt):
         cached(Breaks(), 0, Silent())
-    assert not [path for path in cache.iterdir() if path.is_dir()]
-    assert (cached(Counted(), 0, Silent()) / "model").is_file()
+    assert not list(cache.glob("counted-*"))
+    assert (cached(Breaks(), 0, Silent()) / "there").read_text() == "model"
+    assert [path.name for path in cache.iterdir() if path.is_dir()] == [cached(Breaks(), 0, Silent()).name]
 
 
 def test_whoever_comes_second_waits_for_the_first_build_and_says_so() -> None:
@@ -142,13 +146,25 @@ def test_whoever_comes_second_waits_for_the_first_build_and_says_so() -> None:
     assert said == [f"waiting for process {os.getpid()}, which builds the model {Slow.name}"]
 
 
-def test_a_recipe_in_a_file_is_built_anew_when_a_file_beside_it_changes(tmp_path: Path) -> None:
-    (tmp_path / "recipe.py").write_text(FILE)
-    named = f"{tmp_path / 'recipe.py'}:Mine"
-    first = Path(model_source(named, 0, Silent()))
-    assert (first / "model").read_text() == "mine" and first == Path(model_source(named, 0, Silent()))
+def test_a_recipe_in_a_file_is_built_anew_when_a_file_changes_that_it_imports_and_that_lies_beside_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "recipe.py").write_text(
+        FILE.replace("        (folder", "        import chats\n        (folder")
+    )
+    (tmp_path / "chats.py").write_text("from words import WORDS\n")
     (tmp_path / "words.py").write_text("WORDS = 1\n")
-    assert Path(model_source(named, 0, Silent())) != first
+    (tmp_path / "agent.py").write_text("import recipe\n")
+    recipe = find_recipe(f"{tmp_path / 'recipe.py'}:Mine")
+    assert recipe
+    first = recipe.key(0)
+    (tmp_path / "agent.py").write_text("import recipe, words\n")
+    (tmp_path / "new.py").write_text("")
+    assert recipe.key(0) == first
+    for name, text in {"words.py": "WORDS = 2\n", "chats.py": "from words import *\n"}.items():
+        (tmp_path / name).write_text(text)
+        assert recipe.key(0) != first
+        first = recipe.key(0)
 
 
 def test_the_step_of_a_checkpoint_is_read_from_it_or_from_above_its_adapters(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,22 +24,45 @@ class Recipe(Plugin):
 
     @abstractmethod
     def build(self, folder: Path, seed: int, progress: Progress) -> None:
-        """Write model and tokenizer, in the Hugging Face layout, into an empty folder. Blocks."""
+        """Write model and tokenizer, in the Hugging Face layout, into a folder. It is empty, or holds what an interrupted build
+        with the same `key` has left. Blocks."""
 
     @abstractmethod
     def tokenizer(self, seed: int) -> tuple[Any, str]:
         """The tokenizer of the model that `build` makes, and the name of its architecture, without building it."""
 
     def key(self, seed: int) -> str:
-        """16 hex digits over the seed, the settings and all Python files that lie beside the class and its
-        bases: what decides the result."""
+        """16 hex digits over what decides the result: the seed, the settings, the files of the class and its bases, and the
+        Python files beside them that these import."""
         digest = hashlib.sha256(f"seed {seed} {self.model_dump_json()}".encode())
         bases = [cls for cls in type(self).__mro__ if issubclass(cls, Recipe) and cls is not Recipe]
-        for folder in dict.fromkeys(Path(inspect.getfile(cls)).parent for cls in bases):
-            for source in sorted(folder.glob("*.py")):
-                digest.update(source.name.encode() + b"\0" + source.read_bytes())
+        files = _with_imported(Path(inspect.getfile(cls)) for cls in bases)
+        for name, source in sorted((file.name, file.read_bytes()) for file in files):
+            digest.update(name.encode() + b"\0" + source)
         return digest.hexdigest()[:16]
 
     def vision(self, tokenizer: Any) -> Vision | None:
         """How the model sees images; None if it reads only text."""
         return None
+
+
+def _with_imported(files: Iterable[Path]) -> set[Path]:
+    """Python files, and those beside them that they import, directly or not."""
+    found, waiting = set[Path](), list(files)
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found.add(file)
+            names = set(_imported(file))
+            waiting += [beside for beside in file.parent.glob("*.py") if beside.stem in names]
+    return found
+
+
+def _imported(file: Path) -> Iterator[str]:
+    """All parts of the names that a Python file imports, also within functions."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.ImportFrom):
+            yield from (node.module or "").split(".")
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                yield from alias.name.split(".")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -139,7 +137,8 @@ def generation_config(source: str) -> Path | None:
 def cached(recipe: Recipe, seed: int, progress: Progress) -> Path:
     """The folder of a recipe's model in ``$AJET_CACHE`` (default ``~/.cache/ajet``), built if it is not there.
 
-    It appears whole, by renaming, or not at all. A second process waits for the first one's build.
+    It appears whole, by renaming, or not at all. A second process waits for the first one's build; what an interrupted build
+    has left is there for the next one to continue.
     """
     cache = Path(os.environ.get("AJET_CACHE") or "~/.cache/ajet").expanduser()
     cache.mkdir(parents=True, exist_ok=True)
@@ -165,10 +164,7 @@ def cached(recipe: Recipe, seed: int, progress: Progress) -> Path:
 
 
 def _build(recipe: Recipe, folder: Path, seed: int, progress: Progress) -> None:
-    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        recipe.build(part, seed, progress)
-        part.chmod(0o755)
-        part.rename(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    part = folder.with_name(f".{folder.name}.part")
+    part.mkdir(exist_ok=True)
+    recipe.build(part, seed, progress)
+    part.rename(folder)

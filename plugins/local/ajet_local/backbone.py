@@ -62,7 +62,11 @@ class OnDevice(Plugin):
         description="Data type of computations; auto: bfloat16 on cuda, else float32. Trained weights and optimizer states are "
         "always float32.",
     )
-    threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch chooses.")
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="CPU threads of torch; default: torch chooses, and one while `starter` is built.",
+    )
     max_batch: int | None = Field(
         None, ge=1, description="Maximum requests that are sampled together; default: 64, on cuda 256."
     )
@@ -93,6 +97,14 @@ class OnDevice(Plugin):
         dtype = {"cuda": "bfloat16"}.get(device.type, "float32") if self.dtype == "auto" else self.dtype
         return device, getattr(torch, dtype)
 
+    def source(self, model: str, seed: int, progress: Progress) -> str:
+        """What `model_source` finds or builds for a job's ``model``; torch has `threads` threads from then on."""
+        if self.threads:
+            import torch
+
+            torch.set_num_threads(self.threads)
+        return model_source(model, seed, progress)
+
     def load(
         self,
         source: str | Path,
@@ -105,7 +117,6 @@ class OnDevice(Plugin):
         ``adapters`` are the wanted ones: those that a checkpoint contains are loaded, others are new. None means
         exactly those of the checkpoint. Raises ConfigError if the checkpoint has adapters, but none of the wanted ones.
         """
-        import torch
         from transformers.utils.logging import disable_progress_bar
 
         from ajet_local.memory import share_heap
@@ -115,8 +126,6 @@ class OnDevice(Plugin):
         from ajet_lora.folders import saved_adapters
 
         share_heap()
-        if self.threads:
-            torch.set_num_threads(self.threads)
         disable_progress_bar()  # a run shows its own progress
         saved = saved_adapters(source)
         if saved and adapters is not None and not saved.keys() & adapters.keys():
@@ -233,7 +242,7 @@ class Local(OnDevice, Backbone):
             adapters=any(target.lora for target in job.targets),
             asynchronous=config.train.asynchronous,
             deterministic=config.run.deterministic,
-            images=lambda: reads_images(_base(model_source(job.model, config.run.seed, job.progress))),
+            images=lambda: reads_images(_base(self.source(job.model, config.run.seed, job.progress))),
         )
         shared = None
         if name != self.name:
@@ -306,7 +315,7 @@ class Local(OnDevice, Backbone):
         from ajet_local.shared import SharedSampler
         from ajet_local.trainer import LocalTrainer
 
-        source = model_source(model, seed, progress)
+        source = self.source(model, seed, progress)
         names = adapters.keys() if trained is None else adapters.keys() & set(trained)
         keeps_first = train.reference is None and (train.kl > 0 or "reference" in needs)
         demand = self._within_memory(
@@ -524,7 +533,7 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
     def build(self, model: str, seed: int, progress: Progress) -> Engine:
         """A `LocalEngine` over a model folder, a checkpoint, a Hugging Face id or the starter recipe."""
         return self.local_engine(
-            *self.load(model_source(model, seed, progress), seed, None, self.device_and_dtype()[1])
+            *self.load(self.source(model, seed, progress), seed, None, self.device_and_dtype()[1])
         )
 
     def build_shared(
@@ -533,7 +542,7 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
         """See `EnginePlugin.build_shared`."""
         import torch
 
-        source = model_source(model, seed, progress)
+        source = self.source(model, seed, progress)
         loaded = self.load(source, seed, None, getattr(torch, dtype))
         return self.local_engine(*loaded, cache_mib=max(cache >> 20, 1), context=context)
 

@@ -15,11 +15,15 @@ torch = pytest.importorskip("torch")
 
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
+from ajet import AjetError  # noqa: E402
+from ajet.backbones import TrainSettings  # noqa: E402
 from ajet.interfaces.progress import Silent  # noqa: E402
 from ajet.job.models import find_recipe, model_source  # noqa: E402
-from ajet_local.starter import trial  # noqa: E402
+from ajet_local.backbone import Local, LocalEnginePlugin  # noqa: E402
+from ajet_local.starter import kept, trial  # noqa: E402
 from ajet_local.starter.calculator import Calculator  # noqa: E402
-from ajet_local.starter.phases import batches  # noqa: E402
+from ajet_local.starter.kept import TASKS_FILE  # noqa: E402
+from ajet_local.starter.phases import Goal, Phase, batches  # noqa: E402
 from ajet_local.starter.sums import (  # noqa: E402
     QUESTION,
     SYSTEM,
@@ -35,7 +39,6 @@ from ajet_local.starter.sums import (  # noqa: E402
     solution,
     task_expression,
 )
-from ajet_local.starter.tiny import TASKS_FILE  # noqa: E402
 from ajet_local.starter.transcripts import Transcript, to_sample  # noqa: E402
 
 KINDS = (clean_transcript, echo_transcript, habit_transcript)
@@ -248,6 +251,111 @@ def test_the_whole_recipe_runs_in_small(monkeypatch, tmp_path):
     assert 1e6 <= sum(p.numel() for p in model.parameters()) <= 3e6
     used = (tmp_path / "one" / TASKS_FILE).read_text().splitlines()
     assert used == sorted(used) and not any(map(held_out, used))
+
+
+def test_a_small_model_is_built_on_one_thread(tmp_path):
+    seen = []
+
+    class Watched(Stages):
+        def stage(self, name, fraction, metrics):
+            seen.append(torch.get_num_threads())
+
+    torch.set_num_threads(2)
+    try:
+        Small().build(tmp_path, 0, Watched())
+        assert set(seen) == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+OWN = """
+import ajet, torch
+
+class Own(ajet.Recipe):
+    name = "own"
+
+    def build(self, folder, seed, progress):
+        (folder / "threads").write_text(str(torch.get_num_threads()))
+
+    def tokenizer(self, seed):
+        return None, "none"
+"""
+
+
+@pytest.mark.parametrize("what", ["training", "an engine alone"])
+def test_another_recipe_is_built_with_the_threads_of_the_backbone(what, monkeypatch, tmp_path):
+    monkeypatch.setenv("AJET_CACHE", str(tmp_path))
+    (tmp_path / "recipe.py").write_text(OWN)
+    model = f"{tmp_path / 'recipe.py'}:Own"
+    try:
+        with pytest.raises(AjetError, match=r"no config\.json"):
+            if what == "training":
+                settings = {"seed": 0, "deterministic": False, "progress": Silent()}
+                Local(threads=3).trainer(model, TrainSettings(), **settings)
+            else:
+                LocalEnginePlugin(threads=3).build(model, 0, Silent())
+        assert next(tmp_path.glob("own-*/threads")).read_text() == "3"
+    finally:
+        torch.set_num_threads(1)
+
+
+class Small(Calculator):
+    """Three phases of two steps, of which the second ends before its cap."""
+
+    hidden_size, layers = 32, 1
+
+    def phases(self):
+        async def at_once(engine, renderer, rng):
+            return 1.0
+
+        phase = Phase("one", 2, 2e-3, echo_transcript, 2, batch_size=2)
+        return (
+            phase,
+            replace(phase, name="two", make=clean_transcript, goal=Goal(at_once, bool), cap=9),
+            replace(phase, name="three", make=habit_transcript),
+        )
+
+
+class Interrupted(Stages):
+    """Ctrl-C after some steps."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    def stage(self, name, fraction, metrics):
+        super().stage(name, fraction, metrics)
+        if len(self.seen) == self.steps:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_build_continues_where_it_was_to_the_same_weights(monkeypatch, tmp_path):
+    monkeypatch.setattr(kept, "KEEP_EVERY", 0.0)
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    whole, rest = Stages(), Stages()
+    Small().build(tmp_path / "whole", 0, whole)
+    for steps in (2, 4, 3):  # at the last step of each, also where a phase ended, nothing is kept
+        with pytest.raises(KeyboardInterrupt):
+            Small().build(tmp_path / "parts", 0, Interrupted(steps))
+    Small().build(tmp_path / "parts", 0, rest)
+    assert rest.seen == whole.seen[5:] and len(rest.seen) == 2
+    one, two = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("whole", "parts")
+    )
+    assert one == two
+
+
+def test_a_build_whose_checkpoint_cannot_be_read_begins_anew(monkeypatch, tmp_path):
+    monkeypatch.setattr(kept, "KEEP_EVERY", 0.0)
+    first, anew = Interrupted(2), Interrupted(1)
+    anew.say = (said := []).append
+    with pytest.raises(KeyboardInterrupt):
+        Small().build(tmp_path, 0, first)
+    next(tmp_path.glob("checkpoints/*/trainer.pt")).write_bytes(b"torn")
+    with pytest.raises(KeyboardInterrupt):
+        Small().build(tmp_path, 0, anew)
+    assert anew.seen == first.seen[:1] and "begins anew" in said[-1]
 
 
 def test_the_recipe_of_the_page_learns_what_its_chats_say(tmp_path):

@@ -15,6 +15,7 @@ from ajet import Recipe
 if TYPE_CHECKING:
     from ajet.backbones import Metrics, Sample
     from ajet.interfaces.progress import Progress
+    from ajet_local.starter.kept import Kept
     from ajet_local.starter.phases import Goal, Phase
     from ajet_local.starter.transcripts import Transcript
     from ajet_local.trainer import LocalTrainer
@@ -24,14 +25,13 @@ log = logging.getLogger("ajet")
 BETAS = (0.9, 0.98)
 CHECK_EVERY = 30
 """Steps between trials of a phase's goal."""
-TASKS_FILE = "tasks.txt"
-"""File in the model's folder with all tasks that training has seen, one per line, sorted."""
 
 
 class TinyRecipe(Recipe):
     """A model of Qwen3's architecture, by default with 1.3 million parameters, trained in `phases`.
 
-    Equal seeds and equal numbers of torch threads give the same weights, bit for bit.
+    Equal seeds give the same weights, bit for bit. It is built on one thread: several would wait for each other wherever
+    something else uses their cores.
     """
 
     vocabulary: ClassVar[int] = 512
@@ -91,17 +91,28 @@ class TinyRecipe(Recipe):
 
     def save(self, model: Any, tokenizer: Any, folder: Path) -> None:
         """Write the trained model."""
-        from transformers.utils.logging import disable_progress_bar
-
-        disable_progress_bar()  # a recipe reports its own progress
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
     def build(self, folder: Path, seed: int, progress: Progress) -> None:
-        """Train the model, and write it, its tokenizer and `TASKS_FILE` into ``folder``."""
+        """Train the model, and write it, its tokenizer and `tasks.txt` into ``folder``. An interrupted build is continued, to
+        the same weights."""
+        import torch
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()  # a recipe reports its own progress
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            self._build(folder, seed, progress)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _build(self, folder: Path, seed: int, progress: Progress) -> None:
         import torch
 
         from ajet_local.engine import LocalEngine
+        from ajet_local.starter.kept import Kept
         from ajet_local.trainer import LocalTrainer
 
         tokenizer, _ = self.tokenizer(seed)
@@ -110,16 +121,24 @@ class TinyRecipe(Recipe):
             model = self.network(tokenizer)
         trainer = LocalTrainer(model, tokenizer, LocalEngine(model, tokenizer), betas=BETAS)
         rendering = self.samples(model, tokenizer)
-        used: set[str] = set()
+        kept = Kept(folder, trainer)
+        position = kept.restore(progress)
         phases = self.phases()
-        planned, done = sum(p.steps for p in phases), 0
+        planned = sum(p.steps for p in phases) + 1  # saving is the last step
+        done, begin = 0, 0
+        shown: Metrics = {}
         for phase in phases:
-            for step, metrics in enumerate(_steps(phase, trainer, *rendering, seed, used)):
-                shown: Metrics = {n: metrics[n] for n in ("loss", "accuracy") if n in metrics}
-                progress.stage(f"{self.name} model", (done + min(step + 1, phase.steps)) / planned, shown)
-            done += phase.steps
+            end = begin + phase.most_steps
+            if position < end:
+                first = max(position - begin, 0)
+                for step, metrics in _steps(phase, trainer, *rendering, seed, kept, begin, first):
+                    shown = {n: metrics[n] for n in ("loss", "accuracy") if n in metrics}
+                    progress.stage(f"{self.name} model", (done + min(step, phase.steps)) / planned, shown)
+            done, begin = done + phase.steps, end
         self.save(model, tokenizer, folder)
-        (folder / TASKS_FILE).write_text("".join(f"{task}\n" for task in sorted(used)))
+        kept.write_tasks(folder)
+        kept.remove()
+        progress.stage(f"{self.name} model", 1.0, shown)
 
 
 def _steps(
@@ -128,20 +147,26 @@ def _steps(
     renderer: Any,
     to_sample: Callable[[Transcript], Sample],
     seed: int,
-    used: set[str],
-) -> Iterator[Metrics]:
-    """Run the phase until its goal is met or its cap is reached, and yield each step's metrics."""
+    kept: Kept,
+    begin: int,
+    first: int,
+) -> Iterator[tuple[int, Metrics]]:
+    """Run the phase, which is at the position ``begin`` of the build, until its goal is met or its cap is reached, and yield
+    each step, from 1, and its metrics. The ``first`` steps are done."""
     from ajet_local.starter.phases import batches
 
     goal = phase.goal
-    for step, batch in enumerate(batches(phase, seed, to_sample, trainer.tokenizer, used), 1):
+    for step, batch in enumerate(batches(phase, seed, to_sample, trainer.tokenizer, kept.tasks), 1):
+        if step <= first:
+            continue
         metrics = trainer.update(batch)
         due = step >= phase.steps and (step - phase.steps) % CHECK_EVERY == 0
         if goal and due:
             metrics["accuracy"] = _try(goal, trainer, renderer, random.Random(f"check {seed} {step}"))
-        yield metrics
+        yield step, metrics
         if goal and due and goal.met(metrics["accuracy"]):
             return
+        kept.keep(begin + step)
     if goal:
         log.warning("phase %s: reached its maximum of steps before its goal", phase.name)
 
