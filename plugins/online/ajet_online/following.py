@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ajet import AjetError, ConfigError
-from ajet.backbones import Portal, adapter_of
+from ajet.backbones import Portal, adapter_of, fault
 from ajet.interfaces.engine import Engine
 from ajet_online.rollback import RECENT, worse
 from ajet_online.schema import Stage
@@ -21,6 +21,20 @@ def loaded(version: Version, build: Callable[[str], Engine]) -> Loaded:
     """The engine of a version, which is not started yet. Raises ConfigError if its checkpoint cannot be loaded."""
     engine = build(version.path)
     return Loaded(engine, version.number, adapter_of("policy", engine, named=False))
+
+
+def newest_loaded(versions: Versions, build: Callable[[str], Engine]) -> Loaded:
+    """The engine of the version to serve or, if its checkpoint cannot be loaded, of the newest one before it that can; the
+    `Follower` tells why. Raises ConfigError if version 0 cannot be loaded either."""
+    for version in reversed(versions.published()):
+        try:
+            if version.number and (why := fault(Path(version.path))):
+                raise ConfigError(f"checkpoint {version.path}: {why}")
+            return loaded(version, build)
+        except Exception:  # whatever an engine raises
+            if version.number == 0:
+                raise
+    raise AssertionError("version 0 is always published")
 
 
 class Follower:

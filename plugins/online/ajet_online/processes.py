@@ -29,7 +29,7 @@ from ajet.interfaces.base import Plugin
 from ajet.interfaces.engine import Engine, EnginePlugin
 from ajet.interfaces.progress import Progress
 from ajet_online.explorer import exploring
-from ajet_online.following import Follower, loaded
+from ajet_online.following import Follower, newest_loaded
 from ajet_online.keys import Keys
 from ajet_online.lifeline import hold_on
 from ajet_online.overview import note_bounds
@@ -115,9 +115,7 @@ def explore(
         stack.callback(store.close)
         versions = Versions(store)
         versions.begin(what.model)
-        serving = versions.serving()
-        assert serving
-        engine = SwitchingEngine(loaded(serving, what.build))
+        engine = SwitchingEngine(newest_loaded(versions, what.build))
         portal, answerer = stack.enter_context(answering(engine, what.policy, what.rollout))
         name = Path(what.model).name
         note_bounds(store, what.settings.rewards)

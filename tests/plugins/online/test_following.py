@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 
 from ajet.capture.portal import Portal
+from ajet.rollout.checkpoints import write_checkpoint
 from ajet.testing import ScriptedEngine
 from ajet.types import GenerateRequest, Sampling
-from ajet_online.following import Follower
+from ajet_online.following import Follower, newest_loaded
 from ajet_online.schema import Stage
 from ajet_online.settings import OnlineSettings
 from ajet_online.store import Store
@@ -147,6 +149,28 @@ def test_a_version_that_cannot_be_loaded_is_told_once_and_the_one_before_goes_on
     assert explored.engine.version == 0
     (line,) = explored.lines
     assert line.startswith("version 1 cannot be served, so version 0 goes on: ") and line.endswith(why)
+
+
+@pytest.mark.parametrize("last", ["gone", "cut", "broken"])
+def test_an_explorer_starts_with_the_newest_version_whose_checkpoint_is_intact(
+    explored: Explored, tmp_path: Path, last: str
+) -> None:
+    def saved(step: int, name: str) -> Path:
+        written = write_checkpoint(
+            tmp_path, step, lambda path: (path.mkdir(parents=True), (path / "w").write_text("w")), {}, 9
+        )
+        return written.rename(tmp_path / name)
+
+    explored.publish(str(saved(1, "intact")))
+    checkpoint = saved(2, last)
+    explored.publish(str(checkpoint))
+    if last == "gone":
+        shutil.rmtree(checkpoint)
+    if last == "cut":
+        (checkpoint / "w").write_text("")
+    assert newest_loaded(explored.versions, explored.build).version == 1
+    shutil.rmtree(tmp_path / "intact")
+    assert newest_loaded(explored.versions, explored.build).version == 0
 
 
 def test_a_version_that_users_rate_lower_is_withdrawn(explored: Explored) -> None:
