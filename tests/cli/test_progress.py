@@ -34,6 +34,19 @@ def test_a_training_step_is_one_line(progress: Lines) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("causes", "told"),
+    [
+        ({}, "3 failed"),
+        ({"judge:KeyError": 3}, "3 failed (judge:KeyError)"),
+        ({"timeout": 1, "judge:KeyError": 2}, "3 failed (2 judge:KeyError, 1 timeout)"),
+    ],
+)
+def test_a_step_tells_why_episodes_failed(progress: Lines, causes: dict[str, float], told: str) -> None:
+    progress.step(1, 1, {"episodes_failed": 3, **{f"failed/{cause}": n for cause, n in causes.items()}})
+    assert lines_of(progress) == [f"step 1/1  {told}"]
+
+
 def test_a_stage_is_told_when_it_begins_and_ends_and_now_and_then_with_the_time_that_is_left(
     progress: Lines,
 ) -> None:

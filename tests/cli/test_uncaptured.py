@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 
 import pytest
 
@@ -193,6 +194,17 @@ def test_the_remedy_for_a_plain_thread_is_threads_all(folder: Folder) -> None:
     assert "rollout.threads: all" in said and "strict: false" not in said
     applied = run(folder, "--set", "rollout.threads=all")
     assert "refused" not in applied.out + applied.err
+
+
+def test_tracebacks_of_the_threads_of_an_agent_are_kept_with_their_episodes(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)  # pytest's own one keeps them, too
+    agent(folder, THREAD.replace("if answer.is_success", "if answer.raise_for_status()"))
+    outcome = check(folder)
+    assert "Error" not in outcome.err and "episodes printed" in outcome.err
+    assert outcome.out.count("Client error '400 Bad Request'") == 1
+    assert "4 of 4 episodes print:" in outcome.out
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ajet.chat.renderer import Chat
 from ajet.rollout.settings import RolloutSettings
 from ajet.runs.chat_format import ChatFormatReport, describe
-from ajet.runs.runtime import make_chat
+from ajet.runs.runtime import chat_of, make_chat
 from tests import tokenizers
 from tests.chat.families import FAMILIES
 from tests.chat.programme import make_chat as chat_of_family
@@ -125,3 +127,16 @@ def test_a_template_without_tools_says_so() -> None:
     found = describe(Chat(tokenizers.thinker()))
     assert not found.fault and not found.shows_tools
     assert dict(found.rows())["tools in prompts"].startswith("no")
+
+
+def test_a_model_without_a_chat_template_is_told_whose_format_its_chats_have(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tokenizer = copy.deepcopy(tokenizers.qwen3())
+    engine: Any = SimpleNamespace(tokenizer=tokenizer, model_type="qwen3", context_length=64, vision=None)
+    chat_of(engine, RolloutSettings())
+    assert not caplog.messages
+    tokenizer.chat_template = None
+    chat_of(engine, RolloutSettings())
+    (said,) = caplog.messages
+    assert "has no chat template" in said and "as those of qwen3 models are" in said

@@ -290,6 +290,15 @@ def test_start_and_end_are_told_of_every_attempt_with_its_failure(training: Trai
     assert {failure for _, failure in ended} == {"workflow:KeyError"}
 
 
+def test_a_run_tells_the_first_failure_of_a_cause_at_once(training: Training) -> None:
+    training.run("half", steps=2)
+    (told,) = [line for line in training.lines.said if "the first by" in line]
+    assert "t1/" in told and "failed, the first by workflow:KeyError: KeyError: 'lost' (" in told
+    assert "agent.py:" in told and told.endswith(
+        "Fix the agent; `--backbone debug` stops at breakpoints in it."
+    )
+
+
 def test_an_exception_at_an_episodes_end_is_counted_and_ends_nothing(training: Training) -> None:
     def end(episode: str) -> None:
         raise RuntimeError("no luck")

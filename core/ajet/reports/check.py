@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 from ajet.job.job import Job
 from ajet.reports.episode import break_report
 from ajet.reports.text import describe_break
-from ajet.reports.token_text import TokenText
+from ajet.reports.token_text import TokenText, readable
 from ajet.runs.check import Report, spread
 from ajet.utils.terminal import table
+
+MOST_PRINTED = 20
+"""Lines of what an episode has printed."""
 
 
 def page(job: Job, report: Report) -> str:
@@ -65,7 +69,7 @@ def page(job: Job, report: Report) -> str:
     for policy, tokens in report.dropped.items():
         rows.append(("dropped", f"{tokens} sampled tokens by {policy}"))
     parts = ["\n".join([f"ajet check · {job.workflow.spec} · {job.model}", *report.chat_format.lines()])]
-    parts += [table(rows), _breaks(report)]
+    parts += [table(rows), _breaks(report), *_printed(report)]
     parts.append("\n".join(f"! {what}\n  -> {remedy}" for what, remedy in report.warnings) or "no warnings")
     first = episodes[0].plan.id if episodes else ""
     parts.append(
@@ -89,6 +93,16 @@ def _breaks(report: Report) -> str:
     for episode, b in examples.values():
         lines += ["", f"in episode {episode.plan.id}", describe_break(break_report(b, text_of)).plain]
     return "\n".join(lines)
+
+
+def _printed(report: Report) -> Iterator[str]:
+    """What one episode printed, one that failed if there is any."""
+    printing = sorted((e for e in report.episodes if e.printed.text), key=lambda e: e.failure is None)
+    if printing:
+        lines = readable(printing[0].printed.text).splitlines()
+        last = f", the last {MOST_PRINTED} of its {len(lines)} lines" if len(lines) > MOST_PRINTED else ""
+        head = f"printed by {printing[0].id}{last}; {len(printing)} of {len(report.episodes)} episodes print:"
+        yield "\n  ".join([head, *lines[-MOST_PRINTED:]])
 
 
 def _named(fault: str) -> str:

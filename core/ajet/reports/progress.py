@@ -241,12 +241,21 @@ def step_figures(metrics: Metrics) -> list[str]:
     if "groups_zero_advantage" in metrics:
         figures.append(f"zero-adv groups {metrics['groups_zero_advantage'] * 100:.0f} %")
     if metrics.get("episodes_failed"):
-        figures.append(f"{metrics['episodes_failed']:.0f} failed")
+        figures.append(f"{metrics['episodes_failed']:.0f} failed{_causes(metrics)}")
     if "tokens_per_second" in metrics:
         figures.append(f"{metrics['tokens_per_second']:,.0f} tok/s")
     if seconds := _step_seconds(metrics):
         figures.append(f"{seconds:.1f} s")
     return figures
+
+
+def _causes(metrics: Metrics) -> str:
+    """The causes of failures, the most frequent first, with their counts if there are several."""
+    causes = {name.removeprefix("failed/"): n for name, n in metrics.items() if name.startswith("failed/")}
+    several = [
+        f"{causes[cause]:.0f} {cause}" for cause in sorted(causes, key=causes.__getitem__, reverse=True)
+    ]
+    return f" ({', '.join(several if len(several) > 1 else causes)})" if causes else ""
 
 
 def _step_seconds(metrics: Metrics) -> float:

@@ -22,6 +22,22 @@ from ajet.tracker.timelines import all_timelines
 from ajet.types import Metrics
 
 
+class FirstFailures:
+    """Tells the first failure of each cause as soon as its episode is recorded. The metrics of a step count all."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._told: set[str] = set()
+
+    def __call__(self, episode: Episode, phase: str, step: int) -> None:
+        if episode.failed and episode.failed.cause not in self._told:
+            self._told.add(episode.failed.cause)
+            what = " ".join(episode.error.split())
+            self._say(
+                f"{episode.id} failed, the first by {episode.failed.cause}: {what}. {episode.failed.remedy}"
+            )
+
+
 class Listeners:
     """Those of a job, for one run folder."""
 
@@ -30,6 +46,7 @@ class Listeners:
         self._run_dir = run_dir
         self._loggers = [*job.loggers, *_unnamed(job)]
         self._reported: set[str] = set()
+        self._first_failures = FirstFailures(job.progress.say)
         self.result: RunResult | None = None
         """Set before the block of `run` ends."""
         self.wants_episodes = bool(self._hook("ajet_episode_end").get_hookimpls()) or any(
@@ -56,6 +73,7 @@ class Listeners:
 
     def episode_end(self, episode: Episode, phase: str, step: int) -> None:
         """An episode has been recorded."""
+        self._first_failures(episode, phase, step)
         if not self.wants_episodes:
             return
         event = EpisodeEnd(

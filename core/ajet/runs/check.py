@@ -122,7 +122,7 @@ async def _check(job: Job, engine: Engine, tasks: int, group_size: int) -> Repor
         job.progress.episodes("check", finished, len(plans))
 
     try:
-        async with open_runtime(job, engine=engine, shows_prints=True) as runtime:
+        async with open_runtime(job, engine=engine) as runtime:
             assert runtime.chat
             chat_format = describe(runtime.chat)
             if chat_format.fault:

@@ -176,7 +176,15 @@ def chat_of(engine: Engine, settings: RolloutSettings) -> Chat:
             "rollout.context_length",
             f"{asked} tokens are more than the model's {engine.context_length}. Lower it, or remove it.",
         )
-    return make_chat(engine.tokenizer, engine.model_type, settings, vision_of_engine(engine))
+    chat = make_chat(engine.tokenizer, engine.model_type, settings, vision_of_engine(engine))
+    if not getattr(engine.tokenizer, "chat_template", None):
+        log.warning(
+            "the tokenizer of %s has no chat template, so its chats are written as those of %s models are. A base model does not "
+            "know them: train an instruction-tuned one, or set tokenizer.chat_template.",
+            chat.name,
+            engine.model_type,
+        )
+    return chat
 
 
 def make_chat(

@@ -36,7 +36,7 @@ from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, METRICS, PASS_RATES, RunRecorder, live_lines
 from ajet.rollout.scheduler import Rollout
 from ajet.rollout.summary import Ended
-from ajet.runs.callbacks import Listeners
+from ajet.runs.callbacks import FirstFailures, Listeners
 from ajet.runs.run_dir import checkpoint_step, held, keep_same_tasks, keep_tokenizer, new_run_dir
 from ajet.runs.runtime import (
     answering_engine,
@@ -179,7 +179,7 @@ async def _evaluate(job: Job, engine: Engine | None, answers: ChatModelPlugin | 
     run_dir = new_run_dir(job, "eval")
     if engine:
         keep_tokenizer(run_dir, engine.tokenizer, job.progress)
-    recorder = RunRecorder(run_dir)
+    recorder = RunRecorder(run_dir, FirstFailures(job.progress.say))
     try:
         async with open_runtime(job, engine=engine, answers=answers) as runtime:
             step = None if answers else checkpoint_step(job.model)

@@ -3,7 +3,7 @@
 ``ThreadPoolExecutor.submit`` carries the caller's context, one copy per job, so shared pools stay correct;
 ``loop.run_in_executor``, and with it every framework's sync tools, uses it. Plain threads carry the context
 only with ``threads``: a thread that a library starts once, inside some episode, and uses for everything would
-belong to that episode forever.
+belong to that episode forever. What they print always does.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, thread
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
+from ajet.capture.process.printed import printed_by_episode
 from ajet.capture.session import current_session, threads_without_session
 from ajet.utils.patching import replaced
 
@@ -37,11 +39,15 @@ def propagated(*, threads: bool, engine_loop: asyncio.AbstractEventLoop) -> Iter
 
     def start_carrying(self: Any) -> None:
         if carries() and getattr(self, "_target", None) is not thread._worker:
+            run, printed = self.run, printed_by_episode.get()
             if threads:
-                run, context = self.run, copy_context()
-                self.run = lambda: context.run(run)
+                run = partial(copy_context().run, run)
             else:
                 threads_without_session.add(self)
+            self.run = lambda: (
+                printed_by_episode.set(printed),
+                run(),
+            )  # also a traceback belongs to the episode
         start(self)
 
     with (
