@@ -21,7 +21,7 @@ from ajet.job.layers import import_from_here as import_from_here, job_layers as 
 from ajet.job.models import (
     check_available as check_available, check_vocabulary as check_vocabulary, generation_config as generation_config,
 )
-from ajet.job.objects import given_reader as given_reader, lay_object as lay_object
+from ajet.job.objects import OWN_LOOP as OWN_LOOP, given_reader as given_reader, lay_object as lay_object
 from ajet.job.paths import load_named as load_named
 from ajet.job.prepare import build_plugin as build_plugin, build_service as build_service, prepare as prepare
 from ajet.job.spec import JobSpec as JobSpec
@@ -77,6 +77,7 @@ from ajet.runs.restarts import run_job as run_job
 from ajet.runs.run_dir import (
     RUNNING as RUNNING, TOKENIZER as TOKENIZER, held as held, keep_tokenizer as keep_tokenizer, new_run_dir as new_run_dir,
 )
+from ajet.runs.run_state import state_of as state_of
 from ajet.runs.runtime import (
     Runtime as Runtime, adapter_of as adapter_of, answering_engine as answering_engine,
     evaluation_policy as evaluation_policy, make_chat as make_chat, open_runtime as open_runtime,

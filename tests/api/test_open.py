@@ -204,7 +204,7 @@ def test_runs_of_a_loop_over_learning_rates_say_what_was_trained(
     assert run_program(["list", "--name", "rate"]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
     assert "learning rate" in head and [line.split()[-1] for line in lines] == ["0.0005", "0.0001"]
-    assert all(" finished " in line and "  2 / 2  " in line for line in lines)
+    assert all(" finished " in line and "  2  " in line for line in lines)
 
 
 def test_a_loop_that_raises_has_failed(folder: Path, model: Path) -> None:

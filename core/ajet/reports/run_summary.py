@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ajet.job.objects import OBJECT
+from ajet.job.objects import OBJECT, OWN_LOOP
 from ajet.reports.credit import Credit, zero_advantage
 from ajet.reports.folder import Entry, Run
 from ajet.rollout.checkpoints import checkpoints
@@ -151,9 +151,10 @@ def summarise(run: Run, credit: Credit) -> RunSummary:
 
 
 def wanted_steps(job: Mapping[str, Any]) -> int:
-    """How many training steps a job asks for; 0 if its backbone trains nothing."""
+    """How many training steps a job asks for; 0 if its backbone trains nothing, or if a loop of the user's own decides."""
     trains = (job.get("backbone") or {}).get("name") not in _TRAIN_NOTHING
-    return int((job.get("train") or {}).get("steps") or 0) if trains else 0
+    own_loop = (job.get("task") or {}).get("reader") == {"type": OWN_LOOP}
+    return int((job.get("train") or {}).get("steps") or 0) if trains and not own_loop else 0
 
 
 # --------------------------------------------------------------------------- figures by step

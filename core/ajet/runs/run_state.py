@@ -17,6 +17,7 @@ from ajet.utils.files import write_whole
 
 ENDED = "ended.json"
 """How a run that trains has ended, since it was last started."""
+_ENDINGS = ("finished", "interrupted", "failed")
 _QUIET = 600.0
 """Seconds without a change after which a run on another machine no longer counts as live."""
 
@@ -64,7 +65,7 @@ def _ended(run_dir: Path) -> State | None:
     """The state that was noted; None in folders of earlier releases, and if nothing was trained."""
     try:
         noted = json.loads((run_dir / ENDED).read_text(encoding="utf-8"))
-        return State(str(noted["name"]), str(noted["why"]))
+        return State(str(noted["name"]), str(noted["why"])) if noted["name"] in _ENDINGS else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

@@ -1,12 +1,10 @@
-"""What a run folder tells besides its journal: the tasks, the metrics, whether the run is still running, and when it ran."""
+"""What a run folder tells besides its journal: the tasks, the metrics, and when it ran."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ajet import AjetError, Task
-from ajet.backbones import JOURNAL, METRICS, RUNNING, superseded, surviving
+from ajet.backbones import superseded, surviving
 from ajet.interfaces.base import by_type
 from ajet_studio.lines import NotALine, Times, finite, parse_times, parse_whole
 
@@ -27,11 +25,6 @@ _EDGE = 4 << 20
 """Bytes at each end of a journal in which its first and its last episode are looked for."""
 Span = tuple[float, float]
 _STAMP = re.compile(r"\d{8}-\d{6}")
-_WRITTEN = ("job.yaml", JOURNAL, METRICS)
-OWN_LOOP = "object:a training loop of its own"
-"""The workflow that the job of `ajet.open` names. Such a run ends when its loop does, after as many steps as it likes."""
-_QUIET = 600.0
-"""Seconds without a change after which a run on another machine no longer counts as live."""
 
 
 def read_tasks(run_dir: Path, job: Mapping[str, Any]) -> dict[str, Task]:
@@ -116,21 +109,6 @@ def _fits(line: Any) -> bool:
     return isinstance(line.get("from_step" if line["type"] == "superseded" else "step"), int)
 
 
-def state_of(run_dir: Path, steps: int, wanted: int) -> str:
-    """The state of a run that has done ``steps`` of ``wanted`` (0 if it trains nothing): live; finished; failed, if its
-    process was killed or crashed; interrupted, if it was ended before its last step."""
-    try:
-        who = json.loads((run_dir / RUNNING).read_text())
-        pid, host = int(who["pid"]), who["host"]
-    except FileNotFoundError:
-        return "finished" if steps >= wanted else "interrupted"
-    except (OSError, ValueError, LookupError, TypeError):
-        return "failed"
-    if host == socket.gethostname():
-        return "live" if _runs(pid) else "failed"
-    return "live" if time.time() - changed(run_dir) < _QUIET else "failed"
-
-
 def began(run_dir: Path, journal: Span) -> float:
     """When a run began, in seconds since 1970: from the name of its folder, else from its journal; 0 if neither says it. Times of
     files are not asked: copies of a run have others."""
@@ -161,24 +139,3 @@ def _times(file: BinaryIO, *, last: bool) -> Span:
                 if found.type == "episode" and found.started:
                     return found.started, found.started + (found.seconds or 0.0)
     return 0.0, 0.0
-
-
-def changed(run_dir: Path) -> float:
-    """When something was last written into a run folder."""
-    return max(_time(run_dir / name) for name in _WRITTEN)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # of another user
-        return True
-    return True
-
-
-def _time(path: Path) -> float:
-    with suppress(OSError):
-        return path.stat().st_mtime
-    return 0.0

@@ -10,14 +10,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ajet.backbones import CHECKPOINTS, JOURNAL, fault, leaves, validation_reward
+from ajet.backbones import CHECKPOINTS, JOURNAL, OWN_LOOP, fault, leaves, state_of, validation_reward
+from ajet.interfaces.base import by_type
 from ajet_studio import live
 from ajet_studio.answers import Refused, missing, thinned
 from ajet_studio.explanations import explain_counter, explain_metric
 from ajet_studio.index import faults, torn
 from ajet_studio.library import Library
 from ajet_studio.opened import OpenRun
-from ajet_studio.run_files import OWN_LOOP, Metrics, began, state_of
+from ajet_studio.run_files import Metrics, began
 
 MOST_POINTS = 2000
 MOST_IN_ROW = 40
@@ -48,8 +49,9 @@ def run_row(run: OpenRun) -> dict[str, Any]:
     found = run.digest(_digest)
     train, about = _mapping(job.get("train")), _mapping(job.get("run"))
     backbone = _text(_mapping(job.get("backbone")).get("name", job.get("backbone")))
-    own_loop = job.get("workflow") == OWN_LOOP
+    own_loop = by_type(_mapping(job.get("task")).get("reader")) == {"type": OWN_LOOP}
     wanted = 0 if own_loop or backbone in _TRAIN_NOTHING else _whole(train.get("steps"))
+    state = state_of(run.dir, found["steps"], wanted)
     span = run.span()
     start = began(run.dir, span)
     tags = about.get("tags")
@@ -59,7 +61,7 @@ def run_row(run: OpenRun) -> dict[str, Any]:
         "name": _text(about.get("name")) or run.name,
         "folder": run.name,
         "tags": [_text(tag) for tag in tags] if isinstance(tags, list) else [],
-        "state": "unreadable" if problem else state_of(run.dir, found["steps"], wanted),
+        "state": "unreadable" if problem else state.name,
         "started": datetime.fromtimestamp(start).astimezone().isoformat(timespec="seconds") if start else "",
         "seconds": max(0.0, round(span[1] - start, 1)) if span[1] else None,
         "workflow": _text(job.get("workflow")),
@@ -71,7 +73,7 @@ def run_row(run: OpenRun) -> dict[str, Any]:
         # A loop of one's own may give each step a rate of its own.
         "learning_rate": found["learning_rate"] if own_loop else _real(train.get("learning_rate")),
         "episodes": found["episodes"] or run.index.count(),
-        "problem": problem or run.problem() or found["problem"],
+        "problem": problem or run.problem() or found["problem"] or state.why,
     }
 
 
