@@ -68,6 +68,8 @@ MOST_JOURNAL = 256 << 20
 """Bytes of the run folder's journal, which each update reads, after which the next update begins a new run folder."""
 RETRY_SECONDS = 1.0
 """How long the trainer waits before it tries a store again."""
+MOST_WAITED = 8
+"""An update takes at most so many times the ratings that it has waited for."""
 MEMORY = 0.5
 """Share of the earlier updates in the running baseline."""
 
@@ -127,14 +129,14 @@ class OnlineTrainer:
     def _once(self) -> None:
         """One look at the store, and an update if there is enough to learn from."""
         wanted, needed = self.job.config.train.batch_size, ratings_needed(self.job.algorithm, self.settings)
+        # While the served version gets its ratings and the update learns, more comes than it has waited for. What stayed behind
+        # would be too old for the updates after this one.
+        most = max(wanted, MOST_WAITED * needed)
         if self.commits:
             self.store.commit()
         if self.store.ready(by_run=self._single) < wanted or (needed and self._is_short_of(needed)):
             self.stop.wait(self.settings.poll)
-        # What came while the served version was short of ratings would be too old for the updates after this one.
-        elif lease := self.store.lease(
-            self.name, max(wanted, needed), self.settings.lease, by_run=self._single
-        ):
+        elif lease := self.store.lease(self.name, most, self.settings.lease, by_run=self._single):
             self.update(lease)
         else:
             if (other := self.store.holder()) and not self._shares:

@@ -129,6 +129,9 @@ def test_an_update_waits_for_the_ratings_of_the_served_version_and_takes_all_of_
     bench.rated({"e": 1.0, "f": 0.0, "g": 1.0, "h": 0.0})
     trainer._once()
     assert len(bench.versions) == 2, "these are ratings of version 0"
+    bench.rated({"i": 1.0, "j": 0.0, "k": 1.0, "l": 0.0}, version=1)
+    trainer._once()
+    assert bench.versions[2].report["replies"] == 8, "what came while it waited too"
 
 
 def test_a_rating_of_an_earlier_release_beyond_the_bounds_does_not_stop_the_others_from_being_learned(
