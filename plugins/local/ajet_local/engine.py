@@ -23,6 +23,7 @@ from ajet.interfaces.engine import room_for
 from ajet_local.completion import Completion
 from ajet_local.memory import free_memory
 from ajet_local.modeling import context_length as model_context_length
+from ajet_local.modeling import with_cache
 from ajet_local.scheduler import Scheduler
 from ajet_local.sight import Sight, check_sight, places, vision_of_model
 from ajet_lora.adapters import Adapters
@@ -181,7 +182,7 @@ class LocalEngine:
                 }
                 if "inputs_embeds" in inputs:
                     part["inputs_embeds"] = inputs["inputs_embeds"][:, begin:end]
-                logits = self.model(**part, past_key_values=cache).logits[0].float()
+                logits = self.model(**part, **with_cache(self.model, cache)).logits[0].float()
                 logprobs = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
                 targets = tokens[0, begin + 1 : end + 1, None]
                 scored.append(logprobs.gather(1, targets)[:, 0].cpu().numpy())

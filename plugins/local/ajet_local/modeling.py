@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,6 +111,15 @@ def load_tokenizer(name: str | Path) -> tuple[Any, str]:
 def context_length(model: Any) -> int:
     """Maximum number of positions of the model (``max_position_embeddings``)."""
     return int(model.config.get_text_config().max_position_embeddings)
+
+
+def with_cache(model: Any, cache: Any) -> dict[str, Any]:
+    """The arguments that give a model a cache of keys and values, or (None) none. Until its version 5.23, transformers called
+    the cache ``past_key_values``."""
+    if cache is None:
+        return {"use_cache": False}
+    names = inspect.signature(model.forward).parameters
+    return {"cache" if "cache" in names else "past_key_values": cache, "use_cache": True}
 
 
 def enable_checkpointing(model: Any) -> None:

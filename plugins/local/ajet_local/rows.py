@@ -11,7 +11,7 @@ from transformers import DynamicCache
 
 from ajet.backbones import Int32, Need, Sample, together
 from ajet_local.critic import ValueHead, predictions
-from ajet_local.modeling import checkpointed_layers
+from ajet_local.modeling import checkpointed_layers, with_cache
 from ajet_local.sight import Sight, images_in, places
 from ajet_local.tokens import TrainedTokens
 
@@ -73,15 +73,14 @@ def trained_tokens(
     inputs = _inputs(model, samples, ids)
     if shared:
         cache = DynamicCache(config=model.config)
-        model(**inputs(slice(1), slice(shared)), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        model(**inputs(slice(1), slice(shared)), **with_cache(model, cache), logits_to_keep=1)
         cache.batch_repeat_interleave(len(samples))
     wanted, index = np.unique(columns - 1 - shared, return_inverse=True)
     logits, values = predictions(
         model,
         head,
         **inputs(slice(None), slice(shared, None)),
-        past_key_values=cache,
-        use_cache=cache is not None,
+        **with_cache(model, cache),
         logits_to_keep=torch.as_tensor(wanted, device=device),
     )
     chosen = torch.as_tensor(rows, device=device), torch.as_tensor(index, device=device)

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 from ajet.types import AjetError, GenerateRequest, Sampling  # noqa: E402
 from ajet_local.completion import StopStrings  # noqa: E402
+from ajet_local.modeling import with_cache  # noqa: E402
 from ajet_local.sampling import Sampler, sample  # noqa: E402
 
 
@@ -46,6 +47,20 @@ def test_recorded_logprobs_are_those_of_scoring_at_the_temperature(running, prom
 def test_logits_that_are_not_numbers_are_told_by_the_logprob_at_any_size_of_vocabulary(size: int) -> None:
     (token,), (logprob,) = sample(torch.full((1, size), torch.nan), [Sampler(Sampling(seed=0))])
     assert 0 <= token < size and np.isnan(logprob)
+
+
+class Earlier:
+    def forward(self, input_ids, past_key_values=None, use_cache=None, **more): ...
+
+
+class Later:
+    def forward(self, input_ids, cache=None, use_cache=None, **more): ...
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Earlier, "past_key_values"), (Later, "cache")])
+def test_a_model_gets_its_cache_by_the_name_that_its_version_of_transformers_has(kind, name):
+    assert with_cache(kind(), "the cache") == {name: "the cache", "use_cache": True}
+    assert with_cache(kind(), None) == {"use_cache": False}
 
 
 def test_logprobs_are_before_top_p_and_top_k(running):
