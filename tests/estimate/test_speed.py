@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from ajet.estimate.devices import DEVICES, Gpus, named, parse_gpus
@@ -17,9 +20,10 @@ from ajet.estimate.speed import (
     training_operations,
 )
 from ajet.types import ConfigError
-from ajet_local.backbone import PASS_SECONDS
+from ajet_local.backbone import PASS_SECONDS, Local
 from tests.estimate.published import SPEEDS
 
+ROOT = Path(__file__).parents[2]
 LLAMA = read_shape("meta-llama/Llama-3.1-8B")
 
 
@@ -43,6 +47,21 @@ def layout(**more) -> Layout:
 @pytest.mark.parametrize("case", SPEEDS, ids=lambda case: case.name)
 def test_published_speeds_are_in_the_range(case) -> None:
     assert case.estimated.low <= case.published <= case.estimated.high
+
+
+def test_the_job_that_ran_on_a_gpu_is_in_the_range_of_its_plan() -> None:
+    found = json.loads((ROOT / "bench" / "results" / "prove_h200.json").read_text())["figures"]["checks"]
+    figures = {check["name"]: check["figures"] for check in found}
+    ran = sizes(
+        read_shape("Qwen/Qwen3-0.6B"), episodes=128, concurrency=128, context=1024, prompt=512, answer=256
+    )
+    card = parse_gpus("H200")
+    planned = speed(ran, Local(engine="local").layout(ran, card), card.device)
+    seconds = figures["steps"]["seconds_rollout"], figures["steps"]["seconds_update"]
+    for measured, plan in zip(seconds, (planned.sampling_seconds, planned.training_seconds), strict=True):
+        assert plan.low < measured < plan.high
+    alone = figures["generation"]["generated_tokens_per_second"]
+    assert planned.sampled.low < alone < planned.sampled.high
 
 
 def test_one_request_reads_all_weights_for_each_token() -> None:

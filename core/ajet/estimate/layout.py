@@ -96,6 +96,8 @@ class Layout:
     """Maximum requests that an engine samples together."""
     pass_seconds: tuple[float, float] = (0.0, 0.0)
     """Lowest and highest time of a layer in a pass of sampling, besides what it reads and multiplies."""
+    token_seconds: tuple[float, float] = (0.0, 0.0)
+    """Lowest and highest time of each token that a pass samples, besides the layers."""
     number: int = BFLOAT16
     """Bytes of a number in sampling."""
     checkpointing: bool

@@ -87,7 +87,8 @@ def sampling_rate(sizes: JobSizes, layout: Layout, device: Device, at_once: int,
         gpus * device.bandwidth * BANDWIDTH_USED[bound]
     )
     multiplied = at_once * 2 * shape.multiplied / (gpus * device.flops * OPERATIONS_USED[bound])
-    return at_once / (max(read, multiplied) + shape.layers * layout.pass_seconds[1 - bound])
+    layers, tokens = (times[1 - bound] for times in (layout.pass_seconds, layout.token_seconds))
+    return at_once / (max(read, multiplied) + shape.layers * layers + at_once * tokens)
 
 
 def _read_weights(sizes: JobSizes, number: int) -> float:

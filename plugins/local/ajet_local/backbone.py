@@ -52,6 +52,10 @@ PASS_SECONDS = (0.25e-3, 0.75e-3)
 """Time in which Python starts the kernels of one layer, at the lowest and the highest: what transformers' speeds on an A100 leave
 beside reading the weights (the README of QwenLM/Qwen: 54 tokens a second with 1.8B, 41 with 7B, 32 with 14B parameters)."""
 
+TOKEN_SECONDS = (0.07e-3, 0.45e-3)
+"""Time in which Python takes a token from a pass and goes on, one request after the other. On one H200, a pass of 128 requests through
+28 layers took 30 ms in the engine alone, and 65 ms in a job (bench/results/prove_h200.json): what `PASS_SECONDS` leave of these."""
+
 
 class OnDevice(Plugin):
     """The settings that sampling and training share."""
@@ -460,6 +464,7 @@ class Local(OnDevice, Backbone):
             cache=demand.cache,
             batch=VLLM_REQUESTS if apart else self.max_batch or MOST_REQUESTS["cuda"],
             pass_seconds=VLLM_PASS_SECONDS if apart else PASS_SECONDS,
+            token_seconds=(0.0, 0.0) if apart else TOKEN_SECONDS,
             number=number,
             checkpointing=demand.training.checkpointing,
             settings={
