@@ -46,7 +46,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(BASE:%=%/pyproject.toml)
 	echo "fetch and 1.1 GB on disk; a minute or two on an idle machine."; \
 	if ! .venv/bin/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then \
 	    echo "Most of that is PyTorch's CPU build. A package index may offer a CUDA build of several GB instead:"; \
-	    echo "PIP_FIND_LINKS=FOLDER_OR_URL that holds the CPU build prevents that."; \
+	    echo "UV_TORCH_BACKEND=cpu prevents that, or PIP_FIND_LINKS=FOLDER_OR_URL that holds the CPU build."; \
 	fi; \
 	.venv/bin/python $(INSTALL) -e '.[chat]' $(BASE:%=-e %) openai -c constraints.txt; \
 	touch $@
