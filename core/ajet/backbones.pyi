@@ -33,8 +33,10 @@ from ajet.plugins import load_plugins as load_plugins, validated as validated
 # Learning: which episodes, their credit, the loss, batches
 from ajet.learning.algorithms import GRPO as GRPO
 from ajet.learning.batch import Learnable as Learnable, RolloutBatch as RolloutBatch, Selection as Selection, batch_of as batch_of
+from ajet.learning.collapse import CollapseCheck as CollapseCheck, train_again as train_again
 from ajet.learning.credit import EPISODE as EPISODE, advantage_of as advantage_of
 from ajet.learning.gap import GapCheck as GapCheck
+from ajet.learning.loop import NotFinite as NotFinite
 from ajet.learning.objective import Objective as Objective, objective as objective
 from ajet.learning.packing import Neighbour as Neighbour, neighbours as neighbours, pack as pack, split as split
 from ajet.learning.pairs import pair_numbers as pair_numbers, together as together
@@ -84,7 +86,9 @@ from ajet.runs.runtime import (
     preferred_engine as preferred_engine, training_policy as training_policy,
 )
 from ajet.runs.serve import answering as answering, checked_key as checked_key, warn_of_network as warn_of_network
-from ajet.runs.train import recorded_validation as recorded_validation, train_job as train_job, validation as validation
+from ajet.runs.train import (
+    recorded_validation as recorded_validation, refuse_ruined as refuse_ruined, train_job as train_job, validation as validation,
+)
 
 # Capture: sessions, targets, the gateway, the APIs that agents speak
 from ajet.capture.answers import Answerer as Answerer, Choice as Choice

@@ -104,9 +104,7 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
                     on_checkpoint=listeners.checkpoint_saved,
                 )
                 ended = await train(loop, done + 1)
-            # Any other order may end in hard tasks.
-            if ended.ruined and config.task and config.task.selector.type == "shuffle":
-                raise AjetError(f"the run did not succeed: {ended.ruined}")
+            refuse_ruined(job, ended.ruined)
             listeners.result = RunResult(
                 run_dir=run_dir,
                 steps=config.train.steps,
@@ -116,6 +114,13 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
                 train_seconds=ended.train_seconds,
             )
             return listeners.result
+
+
+def refuse_ruined(job: Job, ruined: str) -> None:
+    """Raise AjetError if training has ruined the model; ``ruined`` is what `CollapseCheck.ruined` says."""
+    # Any other order of the tasks may end in hard ones.
+    if ruined and job.config.task and job.config.task.selector.type == "shuffle":
+        raise AjetError(f"the run did not succeed: {ruined}")
 
 
 ValidationRun = Callable[[SamplingPolicy, str, Sequence[Plan]], Awaitable[Sequence[Ended]]]
@@ -273,6 +278,8 @@ def _learn(
             on_step=lambda s, m: progress.step(s, settings.steps, m),
         )
         checkpoint = run(train(loop, 1), progress.say).checkpoint
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; no model was written") from None
     finally:
         recorder.close()
     assert checkpoint

@@ -35,7 +35,7 @@ from ajet.backbones import (
     validation,
 )
 from ajet_verl.dataset import STEPS, PlannedGroup
-from ajet_verl.failures import broken_contract, why
+from ajet_verl.failures import cause_of, why
 from ajet_verl.pool import MAX_LOST, Pool, Tally
 from ajet_verl.recorder import read_spec, recorder_of
 from ajet_verl.rows import Status, add_group, remove_groups, remove_rows, set_status
@@ -236,7 +236,7 @@ class Conductor:
             useful = useful or rewards_differ(group.members)
         except Exception as error:
             log.exception("group %s", uid)
-            self._failed, self._broken = why(error), self._broken or broken_contract(error)
+            self._failed, self._broken = why(error), self._broken or cause_of(error, ContractBroken)
             self._tally.drop([uid])
             self._progress.say(f"group {planned.step}.{planned.index}: {self._failed}")
         self._rowless_in_turn = 0 if has_rows else self._rowless_in_turn + 1

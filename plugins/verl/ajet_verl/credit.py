@@ -437,8 +437,9 @@ class Learned:
                 f"step {step}: {update.tokens * epochs} tokens should be trained, but verl's workers trained {seen}. "
                 "This is a bug in AgentJet: please report it with the run folder."
             )
-        if not math.isfinite(found["grad_norm"]):
-            raise FloatingPointError(f"step {step}: the gradient's norm is {found['grad_norm']}")
+        for name in ("loss", "grad_norm"):
+            if not math.isfinite(found[name]):
+                raise FloatingPointError(f"step {step}: the {name} is {found[name]}")
         self.updates.append({**found, "optimizer_steps": steps})
 
     def metrics(self) -> Metrics:

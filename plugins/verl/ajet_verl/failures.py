@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TypeVar
 
 from ray import exceptions as ray_errors
 
-from ajet import ContractBroken
-
+Cause = TypeVar("Cause", bound=BaseException)
 LOST = (
     ray_errors.RayActorError,
     ray_errors.WorkerCrashedError,
@@ -63,9 +63,10 @@ def why(error: BaseException) -> str:
     return f"{name}: {lines[0]}"
 
 
-def broken_contract(error: BaseException) -> ContractBroken | None:
-    """The broken contract of the user's code in an error that Ray has brought from another process, if it is one."""
-    return next((cause for cause in _causes(error) if isinstance(cause, ContractBroken)), None)
+def cause_of(error: BaseException, kind: type[Cause]) -> Cause | None:
+    """The error of a kind, such as a broken contract of the user's code, in one that Ray has brought from another process, if
+    it is one."""
+    return next((cause for cause in _causes(error) if isinstance(cause, kind)), None)
 
 
 def _unwrapped(error: BaseException) -> BaseException:

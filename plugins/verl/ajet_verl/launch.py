@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from ajet import AjetError, ConfigError, Task, model_source
 from ajet.backbones import (
+    CollapseCheck,
     Episode,
     GapCheck,
     JobSpec,
     Listeners,
+    NotFinite,
     Plan,
+    ValidationFailed,
     check_vocabulary,
     checkpoints,
     episode_from_json,
@@ -31,13 +34,15 @@ from ajet.backbones import (
     new_run_dir,
     newest,
     recorded_validation,
+    refuse_ruined,
     step_of,
+    train_again,
 )
 from ajet.interfaces.backbone import MachineFailed, RunResult
 from ajet_verl import lora
 from ajet_verl.alignment import RunPaths, compose
 from ajet_verl.cluster import NAMESPACE, check_nodes, cluster, on_this_node, ray_address, wait_for_gpus
-from ajet_verl.failures import is_machine_failure, why
+from ajet_verl.failures import cause_of, is_machine_failure, why
 from ajet_verl.lengths import architecture
 from ajet_verl.recorder import Event, Recorder, dumps, to_text
 from ajet_verl.survivors import end_servers
@@ -94,8 +99,10 @@ def _launch_in(
             except MachineFailed:
                 run.end_trainer()
                 raise
-            run.listeners.result = run.result()
-            return run.listeners.result
+            result = run.result()
+            refuse_ruined(job, run.ruined(result))
+            run.listeners.result = result
+            return result
 
 
 class _Run:
@@ -144,7 +151,7 @@ class _Run:
         """The error that a process other than verl's trainer has reported."""
         self._seconds = 0.0
         """Duration of the steps so far."""
-        self._gap = GapCheck()
+        self._checks = GapCheck(), CollapseCheck()
 
     def execute(self) -> None:
         """Run verl until it ends, and forward the events of its processes. Raises AjetError if verl fails, if another
@@ -203,8 +210,9 @@ class _Run:
                 "seconds_update", 0.0
             )
             progress.step(event.step, steps, event.metrics)
-            if warning := self._gap.warning(event.step, event.metrics):
-                progress.say(f"warning: {warning}")
+            for check in self._checks:
+                if warning := check.warning(event.step, event.metrics):
+                    progress.say(f"warning: {warning}")
             self.listeners.step_end(event.step, event.metrics)
         elif event.kind == "episode":
             line = json.loads(event.text)
@@ -226,7 +234,11 @@ class _Run:
         full = "".join(traceback.format_exception(error))
         (self._run_dir / ERROR).write_text(full, encoding="utf-8")
         message = f"backbone verl: {why(error)}. The traceback is in {self._run_dir / ERROR}. {self._logs()}"
-        return MachineFailed(message, self._run_dir) if is_machine_failure(error) else AjetError(message)
+        if is_machine_failure(error):
+            return MachineFailed(message, self._run_dir)
+        if cause_of(error, FloatingPointError):
+            return NotFinite(f"{message} {train_again(self._newest(), self._job.config.train.learning_rate)}")
+        return ValidationFailed(message) if cause_of(error, ValidationFailed) else AjetError(message)
 
     def _logs(self) -> str:
         session = self._ray._private.worker._global_node.get_session_dir_path()
@@ -259,12 +271,20 @@ class _Run:
     def _queue_exists(self) -> bool:
         return QUEUE in {actor["name"] for actor in self._ray.util.list_named_actors(all_namespaces=True)}
 
+    def ruined(self, result: RunResult) -> str:
+        """See `CollapseCheck.ruined`."""
+        _, collapse = self._checks
+        return collapse.ruined(result.after, self._run_dir, self._job.config.train.learning_rate)
+
+    def _newest(self) -> Path | None:
+        return next(reversed(checkpoints(self._run_dir)), None)
+
     def result(self) -> RunResult:
         """How the run ended, from the run folder."""
         return RunResult(
             run_dir=self._run_dir,
             steps=self._job.config.train.steps,
-            checkpoint=next(reversed(checkpoints(self._run_dir)), None),
+            checkpoint=self._newest(),
             before=recorded_validation(self._run_dir, first=True),
             after=recorded_validation(self._run_dir, first=False),
             train_seconds=self._seconds,

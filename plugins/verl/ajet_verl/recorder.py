@@ -134,7 +134,7 @@ class Recorder:
     def metrics(self, phase: str, step: int, metrics: Metrics) -> None:
         """Append the metrics of a training step (``train``) or a validation."""
         self._run.metrics(phase, step, metrics)
-        if phase == "validation":
+        if phase == "validation" and "reward" in metrics:
             self._reward = step, metrics["reward"]
             self._run.validated(step, metrics["reward"])
         self._events.append(Event(phase, step, metrics))

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +19,12 @@ from ray.exceptions import ActorDiedError, NodeDiedError, OwnerDiedError, RayTas
 
 from ajet.interfaces.backbone import MachineFailed
 from ajet.interfaces.progress import Silent
+from ajet.learning.loop import NotFinite
+from ajet.learning.rollouts import ValidationFailed
 from ajet.types import AjetError, ConfigError, ContractBroken
 from ajet_verl import cluster, launch
 from ajet_verl.cluster import DISTRIBUTIONS, Facts, Node, forwarded, inspection, problems, refuse
-from ajet_verl.failures import broken_contract, is_machine_failure, why
+from ajet_verl.failures import cause_of, is_machine_failure, why
 from tests.plugins.verl.test_alignment import received
 from tests.plugins.verl.test_patience import recorder_in, run_of, verl_ends  # noqa: F401
 
@@ -51,8 +54,8 @@ def died_in_init() -> ActorDiedError:
 
 
 def test_a_broken_contract_is_found_in_what_ray_has_wrapped_around_it() -> None:
-    broken = broken_contract(raised(ContractBroken("the judge is wrong in every episode")))
-    assert isinstance(broken, ContractBroken) and broken_contract(raised(ValueError("no"))) is None
+    broken = cause_of(raised(ContractBroken("the judge is wrong in every episode")), ContractBroken)
+    assert isinstance(broken, ContractBroken) and cause_of(raised(ValueError("no")), ContractBroken) is None
 
 
 LOST: dict[str, Callable[[], BaseException]] = {
@@ -108,6 +111,47 @@ def test_verls_error_becomes_one_that_restarts_or_one_that_does_not(
             run_of(tmp_path, recorder_in(tmp_path), lambda: None).execute()
         assert type(found.value) is kind
         assert not isinstance(found.value, MachineFailed) or found.value.run_dir == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (
+            FloatingPointError("step 3: the loss is nan"),
+            NotFinite,
+            "the loss is nan.*lower train.learning_rate",
+        ),
+        (ValidationFailed("all 3 episodes failed"), ValidationFailed, "all 3 episodes failed"),
+    ],
+)
+def test_a_ruined_model_ends_the_run_as_on_the_backbone_local(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[AjetError], text: str
+) -> None:
+    def fails(config: Any) -> None:
+        raise raised(raised(error))
+
+    monkeypatch.setattr(launch, "run_verl", fails)
+    with pytest.raises(kind, match=text):
+        run_of(tmp_path, recorder_in(tmp_path), lambda: None).execute()
+
+
+def test_a_collapsed_reward_is_a_warning_and_no_success(tmp_path: Path, verl_ends: threading.Event) -> None:  # noqa: F811
+    recorder, said = recorder_in(tmp_path), list[str]()
+
+    def polled() -> None:
+        for step, (reward, share) in enumerate([(0.2, 0.3), (0.2, 0.3), (0.0, 1.0), (0.0, 1.0)], 1):
+            metrics = {"reward": reward, "groups": 8.0, "groups_zero_advantage": share}
+            recorder.metrics("train", step, metrics)
+        recorder.metrics("validation", 4, {"episodes": 3.0, "episodes_failed": 3.0})
+        verl_ends.set()
+
+    run = run_of(tmp_path, recorder, polled)
+    run._job.progress.say = said.append
+    run.listeners.log = lambda *_: None
+    run.execute()
+    assert any(line.startswith("warning: step 3: the reward has collapsed") for line in said)
+    assert "lower train.learning_rate" in run.ruined(SimpleNamespace(after={"reward": 0.0}))
+    assert not run.ruined(SimpleNamespace(after={"reward": 0.1}))
 
 
 def test_dead_servers_and_a_run_without_progress_restart(
