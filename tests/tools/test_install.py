@@ -12,11 +12,12 @@ from types import ModuleType
 
 import pytest
 
-from tests.pages import tool
+from tests.pages import page, tool
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tools" / "install.py"
+PAGES = ("README.md", "docs/start.md", "docs/troubleshooting.md")
 
 
 @pytest.fixture(scope="module")
@@ -111,16 +112,44 @@ global.index-url='https://general/simple'
     }
 
 
-def test_the_makefile_says_what_an_install_takes_before_it_starts() -> None:
-    """As `make` prints the commands of a first install, without running them."""
+def test_uv_takes_the_command_of_the_pages_for_pytorchs_cpu_build(install: ModuleType, wheels: Path) -> None:
+    found = [re.search(r"uv (pip install --torch-backend=cpu) ", page(name)) for name in PAGES]
+    (command,) = {match[1] for match in found if match}
+    assert all(found)
+    resolve = [
+        "--dry-run",
+        "--no-config",
+        "--offline",
+        "--no-index",
+        "--find-links",
+        str(wheels),
+        "tiny-package",
+    ]
     done = subprocess.run(
-        ["make", "--dry-run", "--what-if=pyproject.toml", "demo"],
-        cwd=ROOT,
+        [*install.find_uv(), *command.split(), *resolve, "--python", sys.executable],
         capture_output=True,
         text=True,
-        check=True,
         timeout=PATIENCE,
     )
-    announced, installs = done.stdout.index("GB on disk"), done.stdout.index("tools/install.py")
+    assert done.returncode == 0 and "tiny-package==1.0" in done.stderr, done.stderr
+
+
+def dry_run(*arguments: str) -> str:
+    """The commands that `make` would run."""
+    command = ["make", "--dry-run", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE
+    ).stdout
+
+
+def test_wheels_are_built_without_the_environment_of_the_tests() -> None:
+    commands = dry_run("--always-make", "wheels")
+    assert "tools/release.py" in commands and ".venv/" not in commands
+
+
+def test_the_makefile_says_what_an_install_takes_before_it_starts() -> None:
+    """As `make` prints the commands of a first install, without running them."""
+    commands = dry_run("--what-if=pyproject.toml", "demo")
+    announced, installs = commands.index("GB on disk"), commands.index("tools/install.py")
     assert announced < installs
-    assert "-qq" not in done.stdout
+    assert "-qq" not in commands
