@@ -97,7 +97,7 @@ from ajet.capture.clients.translated import Matcher as Matcher
 from ajet.capture.context import answering_episode as answering_episode, passing_through as passing_through
 from ajet.capture.gateway.listening import listen as listen, url_of as url_of
 from ajet.capture.gateway.metrics import exposition as exposition, labelled as labelled
-from ajet.capture.gateway.server import Gateway as Gateway, Page as Page
+from ajet.capture.gateway.server import Admitted as Admitted, Gateway as Gateway, Page as Page
 from ajet.capture.gateway.stopping import stopped as stopped
 from ajet.capture.off_loop import off_loop as off_loop
 from ajet.capture.portal import Portal as Portal

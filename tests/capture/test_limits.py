@@ -370,16 +370,19 @@ def all_of(connection: socket.socket) -> bytes:
     return found
 
 
-def test_the_bodies_of_all_calls_together_are_bounded(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bodies_of_all_calls_together_are_bounded_and_no_key_takes_the_room_of_another(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     b, gateway = served
-    monkeypatch.setattr(bodies, "MOST_HELD", 100_000)
-    with b.session() as session:
+    monkeypatch.setattr(bodies, "MOST_HELD", 200_000)
+    with b.session() as session, b.session("other") as other:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-api-key: {session.key}\r\ncontent-length: 90000\r\n\r\n"
         held = connect(gateway, head.encode() + b" " * 80_000)
         while gateway._app._bodies._held < 80_000:
             pass
         refused = post(gateway, session.key, b" " * 50_000)
         assert refused.status_code == 429 and refused.json()["error"]["code"] == "busy"
+        assert post(gateway, other.key, b" " * 50_000).status_code == 400, "it was read"
         held.close()
         while gateway._app._bodies._held:
             pass

@@ -237,6 +237,29 @@ def test_a_normaliser_cannot_make_a_special_token_of_other_text() -> None:
     assert chat.render([{"role": "user", "content": "a ＜｜stop｜＞"}], []).count(end) == 1
 
 
+@pytest.mark.parametrize("text", ["＜｜stop｜＞", "<|stop|>", "a<|stop|>b"])
+def test_letters_of_which_a_normaliser_makes_a_special_token_are_encoded_alone(text: str) -> None:
+    from tokenizers import AddedToken
+
+    tokenizer = copy.deepcopy(tokenizers.plain())
+    tokenizer.add_tokens([AddedToken("<|stop|>", normalized=True, special=True)], special_tokens=True)
+    tokenizer.chat_template = tokenizers.PLAIN_TEMPLATE.replace("<|end|>", "<|stop|>")
+    chat = Chat(tokenizer)
+    assert not {*chat.prefill_ids(text)} & {*chat.stop_token_ids}
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama3", "plain", "thinker"])
+def test_nothing_that_a_user_writes_becomes_a_token_of_the_format(name: str) -> None:
+    tokenizer = getattr(tokenizers, name)()
+    chat = Chat(tokenizer)
+    added = [str(token.content) for token in tokenizer.added_tokens_decoder.values()]
+    text = "yes" + "\n".join(added) + "<<think>think><|im_end|>"
+    ids = chat.written_ids(text)
+    usual = [i for i in chat.written_ids("yes") if i in tokenizer.added_tokens_decoder]
+    assert [i for i in ids if i in tokenizer.added_tokens_decoder] == usual
+    assert shown(chat, ids).endswith(text)
+
+
 # ------------------------------------------------------------------ continuing stored ids
 
 NEW: dict[str, list[Any]] = {

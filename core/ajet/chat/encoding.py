@@ -7,12 +7,10 @@ real chat contains (Unicode noncharacters) replace them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
-
-from ajet.types import AjetError
 
 if TYPE_CHECKING:
     from ajet.chat.vision import Vision
@@ -38,6 +36,11 @@ def plain_copy(tokenizer: Any) -> Any:
     return copy
 
 
+def any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """Matches the longest of some texts."""
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)")
+
+
 class Encoder:
     """Encodes rendered chats. ``control`` are the tokens that structure a chat: they count where the template
     wrote them; in values that `hide` has processed they are plain text."""
@@ -48,8 +51,7 @@ class Encoder:
         self.tokenizer = tokenizer
         self._vision = vision
         self.ids: dict[str, int] = {t: tokenizer.convert_tokens_to_ids(t) for t in control}
-        longest_first = sorted(control, key=len, reverse=True)
-        self.control = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self.control = any_of(control)
         self._plain = plain
         self._head: Any = cache(lambda encode, anchor: encode(anchor))
         self._short: Any = lru_cache(_MANY_SHORT)(
@@ -57,9 +59,9 @@ class Encoder:
         )
         unknown = getattr(tokenizer, "unk_token_id", None)
         self._forbidden = frozenset(self.ids.values()) - {unknown}
-        self._texts = [*longest_first, _LITERAL, SAID, THOUGHT, ASKED, IMAGE]
+        self._texts = [*control, _LITERAL, SAID, THOUGHT, ASKED, IMAGE]
         self._numbers = {text: number for number, text in enumerate(self._texts)}
-        self._hides = re.compile("|".join(map(re.escape, self._texts)))
+        self._hides = any_of(self._texts)
         token = next((t for t, i in self.ids.items() if i in self._forbidden), "")
         self._same_after_control = self._encode(f"{token}a")[1:] == self._encode("a")
 
@@ -122,10 +124,10 @@ class Encoder:
         literals, (first, *others) = self.control.findall(text), self.control.split(text)
         words = [first, *(w for t, other in zip(literals, others, strict=True) for w in (*t, other))]
         ids = [i for word in words if word for i in self._middle(self._split, word)]
-        if not self._forbidden.isdisjoint(ids):
-            raise AjetError(
-                f"the text {text[:80]!r} would become a special token of the chat format; leave it out"
-            )
+        if not self._forbidden.isdisjoint(ids):  # the tokenizer's normaliser makes some of other letters
+            ids = [
+                i for letter in text for i in self._middle(self._split, letter) if i not in self._forbidden
+            ]
         return ids
 
     def _middle(self, encode: Any, text: str) -> list[int]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ajet.chat.encoding import encodable
+from ajet.chat.encoding import any_of, encodable
 from ajet.chat.template import STUB_CALL, STUB_RESULT, STUB_TOOL, given, refusal
 from ajet.types import AjetError
 
@@ -103,7 +103,7 @@ class ByRenderer:
         self._stops = re.compile("|".join(re.escape(chr(stop)) for stop in stops) or "(?!)")
         self.stop_token_ids: list[int] = stops
         added = [str(t.content) for t in tokenizer.added_tokens_decoder.values()]
-        self.control = re.compile("|".join(map(re.escape, sorted(added, key=len, reverse=True))) or "(?!)")
+        self.control = any_of(added)
 
     def prepared(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """See `ChatFormat`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from ajet.chat.answers import Answers, MarkedAnswers, Parsed
 from ajet.chat.bodies import ReadCall
 from ajet.chat.calls import CallReader, Calls
 from ajet.chat.continuing import REWRITTEN, THINKING, TOOLS, Changed, Continuing, Written
-from ajet.chat.encoding import ASKED, plain_copy
+from ajet.chat.encoding import ASKED, SAID, any_of, plain_copy
 from ajet.chat.format import ChatFormat
 from ajet.chat.harmony import find_harmony
 from ajet.chat.library import ByRenderer, find_renderer
@@ -271,6 +272,21 @@ class Chat:
                 answer.get("content") or "", answer.get("reasoning_content") or "", named
             )
         return written(self._format, self._shape, answer)
+
+    def written_ids(self, text: str) -> list[int]:
+        """Ids of what the model would write to say a text of a user, without the token that ends the turn. No part of the text becomes
+        an added token, so it ends no turn and calls no tool. Raises AjetError if the chat format refuses it."""
+        before, _, after = self.written({"role": "assistant", "content": SAID}).partition(SAID)
+        ids = self._format.ids(before)
+        for part in self._added.split(text):
+            for piece in part if self._added.fullmatch(part) else (part,):
+                ids += self.prefill_ids(piece)
+        return ids + self._format.ids(after)
+
+    @cached_property
+    def _added(self) -> re.Pattern[str]:
+        added = (str(token.content) for token in self.tokenizer.added_tokens_decoder.values())
+        return re.compile(f"({any_of(token for token in added if not token.isspace()).pattern})")
 
     # ---------------------------------------------------------------- continuing stored ids
 

@@ -79,8 +79,8 @@ def usable(
     """The episodes of leased traces; ``problem`` says why one cannot be trained, and ``conversation`` gives all of its traces.
     ``context`` is how many tokens a reply may have with the conversation before it.
 
-    An episode has the replies with the same task, run and reward. With ``split`` each is a task of its own; otherwise those of
-    one task are its members.
+    An episode has the replies to one key with the same task, run and reward. With ``split`` each is a task of its own; otherwise
+    those of one task are its members.
     """
     unusable = {trace.id: said for trace in leased if (said := problem(trace))}
     names = dict.fromkeys(trace.conversation for trace in leased if trace.parent and trace.id not in unusable)
@@ -88,16 +88,16 @@ def usable(
     for trace in leased:
         if trace.id not in unusable and sum(map(_tokens, _back(trace, stored))) > context:
             unusable[trace.id] = too_long(context)
-    runs: dict[tuple[str, str, float], list[Trace]] = {}
+    runs: dict[tuple[str, str, str, float], list[Trace]] = {}
     for trace in leased:
         if trace.id not in unusable:
-            key = (trace.task_id or "", trace.run_id or "", trace.reward or 0.0)
-            runs.setdefault(key, []).append(trace)
+            one = (trace.key, trace.task_id or "", trace.run_id or "", trace.reward or 0.0)
+            runs.setdefault(one, []).append(trace)
     tasks: dict[tuple[str, ...], list[Run]] = {}
-    for (task, name, reward), own in runs.items():
+    for (key, task, name, reward), own in runs.items():
         run = Run(tuple(_whole(own, stored, target)), reward)
-        tasks.setdefault((task, name, str(reward)) if split else (task,), []).append(run)
-    return Usable([LeasedTask(id="/".join(key), runs=tuple(found)) for key, found in tasks.items()], unusable)
+        tasks.setdefault((key, task, name, str(reward)) if split else (key, task), []).append(run)
+    return Usable([LeasedTask(id="/".join(one), runs=tuple(found)) for one, found in tasks.items()], unusable)
 
 
 def too_long(context: int) -> str:
@@ -129,10 +129,10 @@ def _whole(own: Sequence[Trace], stored: Mapping[str, Trace], target: str) -> It
 
 
 def corrected(trace: Trace, chat: Chat) -> Trace:
-    """A reply with the tokens of its correction, which no model has sampled: their logprobs are NaN."""
+    """A reply with the tokens of its correction, which no model has sampled: their logprobs are NaN. Texts of special tokens in it
+    are plain text, so that no user ends turns or calls tools."""
     answer = {"role": "assistant", "content": trace.correction}
-    written = chat.tokenizer.encode(chat.written(answer), add_special_tokens=False)
-    tokens: Int32 = np.array([*written, chat.stop_token_ids[0]], np.int32)
+    tokens: Int32 = np.array([*chat.written_ids(trace.correction or ""), chat.stop_token_ids[0]], np.int32)
     return replace(
         trace,
         tokens=tokens,

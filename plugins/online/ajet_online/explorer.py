@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from asyncio import get_running_loop
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +21,7 @@ from typing import Any, TypeVar
 from ajet import AjetError, ConfigError
 from ajet.backbones import (
     BUILTIN_WIRES,
+    Admitted,
     Answer,
     Answerer,
     Call,
@@ -40,13 +43,12 @@ from ajet.backbones import (
     rare_full_collections,
 )
 from ajet_online.database import StoreFailed
-from ajet_online.feedback import Feedback, bad, name_in, number
-from ajet_online.feedback import reply_id as _reply_id
+from ajet_online.feedback import Feedback, bad, id_of_reply, name_in, read_object, time_in
 from ajet_online.keys import Key, Keys, Limits, Role
 from ajet_online.overview import overview
 from ajet_online.recall import Recalled, chat_hashes, hashes_of_request, restore
 from ajet_online.redaction import Redaction
-from ajet_online.store import Store
+from ajet_online.store import Rated, Store
 from ajet_online.trace import Message, Trace, to_text, without_tokens
 from ajet_online.versions import Versions
 from ajet_online.writer import Writer
@@ -61,8 +63,12 @@ MOST_TOKENS_OF_ALL = 16_000_000
 """What all sessions together keep in memory at most."""
 MOST_NAMED = 10
 """Unknown ids that a message names."""
+PAGE_THREADS = 2
+"""Threads that read pages and ask the store for them: chats have others, so a store that is slow to write does not hold them up."""
 FEEDBACK_OF_JAVA = ("msg_ids", "reward", "task_id", "run_id")
+FEEDBACK = (*FEEDBACK_OF_JAVA, "run", "conversation", "thumb", "comment", "correction", "details")
 COMMIT_OF_JAVA = ("task_id", "run_id", "time_threshold")
+COMMIT = (*COMMIT_OF_JAVA, "details")
 COUNTERS = {
     "traces_total": "Replies that were recorded.",
     "redacted_total": "Replies that were recorded without their tokens, because of redaction.",
@@ -128,9 +134,10 @@ class ExplorerSession(Session):
     async def _after(self, request: ChatRequest, after: str) -> ChatRequest:
         """A request that continues a reply by its id. One that is not in memory is read from the store; then the request has the
         whole chat."""
-        if after in self._replies:
+        name = id_of_reply(after)
+        if after in self._replies or name is None:
             return request
-        find = partial(self.explorer.store.chain_to, self.api_key.name, self.run, _reply_id(after))
+        find = partial(self.explorer.store.chain_to, self.api_key.name, self.run, name)
         chain = await self._read(find)
         if not chain:
             return request  # `Session` says that there is no such reply
@@ -261,7 +268,7 @@ class Explorer:
         store: Store,
         keys: Keys,
         *,
-        limits: Limits | None = None,
+        limits: Limits,
         rewards: tuple[float, float] = (0.0, 1.0),
         redact: Callable[[Message], Message] | None = None,
     ) -> None:
@@ -269,17 +276,18 @@ class Explorer:
         self.writer = Writer(store)
         self._answerer = answerer
         self._keys = keys
-        self.limits = limits or Limits()
+        self.limits = limits
         self._rewards = rewards
         self._redaction = Redaction(redact) if redact else None
         self._sessions: OrderedDict[tuple[str, str | None], ExplorerSession] = OrderedDict()
         self._begun = 0
         self._counts: Counter[str] = Counter()
+        self._threads = ThreadPoolExecutor(PAGE_THREADS, "ajet-pages")
 
     def find(self, secret: str) -> Session | None:
         """The session that answers the calls with an API key; None if it may not chat."""
         sent = self._keys.find(secret)
-        if sent is None or "chat" not in sent.key.roles:
+        if sent is None or not sent.key.may("chat"):
             return None
         place = sent.key.name, sent.run
         session = self._sessions.get(place)
@@ -355,22 +363,42 @@ class Explorer:
     @property
     def pages(self) -> Mapping[str, Page]:
         """The gateway's further pages."""
-        rates, rules = partial(self._allowed, "feedback"), partial(self._allowed, "admin")
-        found = {
-            "POST /feedback": Page(rates, self.feedback),
-            "POST /commit": Page(rates, self.commit),
-            "POST /rollback": Page(rules, self.rollback),
-            "GET /online/status": Page(rules, self.status),
+        found: dict[str, Page] = {
+            "POST /feedback": partial(self._admitted, "feedback", self.feedback),
+            "POST /commit": partial(self._admitted, "feedback", self.commit),
+            "POST /rollback": partial(self._admitted, "admin", self.rollback),
+            "GET /online/status": partial(self._admitted, "admin", self.status),
         }
         return found | {path.replace(" /", " /v1/"): page for path, page in found.items()}
 
-    async def feedback(self, body: bytes) -> dict[str, Any]:
+    @contextmanager
+    def _admitted(
+        self, role: Role, page: Callable[[Key, bytes], Any], secret: str | None
+    ) -> Iterator[Admitted]:
+        """A block that answers a request if its key has this role, and is within its limits. Raises Refused."""
+        sent = self._keys.find(secret)
+        if sent is None:
+            raise Refused("the key is not valid", code="invalid_api_key", status=401)
+        if not sent.key.may(role):
+            raise Refused(
+                f"the key {sent.key.name!r} may not do this: it lacks the role {role}",
+                code="forbidden",
+                status=403,
+            )
+        with self.limits.call(sent.key):
+            yield Admitted(sent.key.secret, partial(page, sent.key))
+
+    async def feedback(self, key: Key, body: bytes) -> dict[str, Any]:
         """``POST /feedback {msg_ids, reward, task_id, run_id}``, or one of our own forms: see `Feedback`."""
-        given = _json(body)
-        asked = Feedback.read(given, self._rewards)
-        if self._redaction:
-            asked = asked.redacted(self._redaction)
-        rated = await self._in_store(partial(asked.give, self.store))
+
+        def give() -> tuple[dict[str, Any], Feedback, Rated]:
+            given = read_object(body, FEEDBACK)
+            asked = Feedback.read(given, self._rewards)
+            if self._redaction:
+                asked = asked.redacted(self._redaction)
+            return given, asked, asked.give(self.store, key.sees)
+
+        given, asked, rated = await self._aside(give)
         self.count("ratings_total", len(rated.new))
         self.count("unknown_ids_total", len(rated.unknown))
         found = {
@@ -383,52 +411,50 @@ class Explorer:
             said += f": {', '.join(found['unknown'][:MOST_NAMED])}"
         return _success(given, FEEDBACK_OF_JAVA, said, found)
 
-    async def commit(self, body: bytes) -> dict[str, Any]:
+    async def commit(self, key: Key, body: bytes) -> dict[str, Any]:
         """``POST /commit {task_id, run_id, time_threshold}``, of feedback that was given until this time in seconds since 1970; an
-        empty body, or nulls, commits everything."""
-        asked = _json(body) if body.strip() else {}
-        before = None if asked.get("time_threshold") is None else number(asked, "time_threshold")
-        task = None if asked.get("task_id") is None else name_in(asked, "task_id")
-        run = None if asked.get("run_id") is None else name_in(asked, "run_id")
-        count = await self._in_store(partial(self.store.commit, task, run, before))
+        empty body, or nulls, commits everything that the key may rate."""
+
+        def commit() -> tuple[dict[str, Any], int]:
+            asked = read_object(body, COMMIT) if body.strip() else {}
+            before = None if asked.get("time_threshold") is None else time_in(asked, "time_threshold")
+            task = None if asked.get("task_id") is None else name_in(asked, "task_id")
+            run = None if asked.get("run_id") is None else name_in(asked, "run_id")
+            return asked, self.store.commit(task, run, before, key=key.sees)
+
+        asked, count = await self._aside(commit)
         self.count("committed_total", count)
         return _success(asked, COMMIT_OF_JAVA, f"{count} committed", {"committed": count})
 
-    async def status(self, body: bytes) -> dict[str, Any]:
+    async def status(self, key: Key, body: bytes) -> dict[str, Any]:
         """``GET /online/status``: what the store contains."""
-        return await self._in_store(partial(overview, self.store))
+        return await self._aside(partial(overview, self.store))
 
-    async def rollback(self, body: bytes) -> dict[str, Any]:
+    async def rollback(self, key: Key, body: bytes) -> dict[str, Any]:
         """``POST /rollback {version}``: serve an earlier version."""
-        to = _json(body).get("version")
-        if type(to) is not int:
-            raise bad("version must be a whole number")
-        try:
-            withdrawn = await self._in_store(partial(Versions(self.store).withdraw, to, "by hand"))
-        except ConfigError as error:
-            raise bad(str(error)) from error
-        return {"status": "success", "withdrawn": withdrawn}
 
-    def _allowed(self, role: Role, secret: str | None) -> None:
-        sent = self._keys.find(secret)
-        if sent is None:
-            raise Refused("the key is not valid", code="invalid_api_key", status=401)
-        if role not in sent.key.roles:
-            raise Refused(
-                f"the key {sent.key.name!r} may not do this: it lacks the role {role}",
-                code="forbidden",
-                status=403,
-            )
+        def withdraw() -> list[int]:
+            to = read_object(body, ("version",)).get("version")
+            if type(to) is not int:
+                raise bad("version must be a whole number")
+            try:
+                return Versions(self.store).withdraw(to, "by hand")
+            except ConfigError as error:
+                raise bad(str(error)) from error
 
-    async def _in_store(self, work: Callable[[], T]) -> T:
+        return {"status": "success", "withdrawn": await self._aside(withdraw)}
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """Do something on a thread for pages. Raises Refused."""
         try:
-            return await off_loop(work)
+            return await get_running_loop().run_in_executor(self._threads, work)
         except StoreFailed as error:
             self.count("store_failures_total")
             raise _unavailable(error) from error
 
     def close(self) -> None:
         """Write what is waiting."""
+        self._threads.shutdown()
         self.writer.close()
 
 
@@ -451,6 +477,7 @@ def exploring(
     the store's traces are of a model with another vocabulary."""
     assert answerer.chat
     store.agree("vocabulary", _vocabulary(answerer.chat.tokenizer), OTHER_VOCABULARY)
+    limits = limits or Limits(keys.share(most_calls))
     explorer = Explorer(answerer, store, keys, limits=limits, rewards=rewards, redact=redact)
     gateway = Gateway(
         portal,
@@ -475,16 +502,6 @@ def _vocabulary(tokenizer: Any) -> str:
     """A hash of the tokenizer's tokens and their ids."""
     written = json.dumps(sorted(tokenizer.get_vocab().items()))
     return blake2b(written.encode(), digest_size=16).hexdigest()
-
-
-def _json(body: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise bad("the body must be a JSON object")
-    return found
 
 
 def _success(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -12,10 +12,14 @@ from ajet.backbones import Refused
 from ajet_online.redaction import Redaction
 from ajet_online.store import Rated, Store
 
-REPLY_ID = re.compile(r"[0-9a-f]{24}(?:-\d+)?$")
-"""A reply's id at the end of what a client got, such as ``chatcmpl-…``."""
-MOST_IDS = 10_000
-"""Replies that one feedback may name."""
+REPLY_ID = re.compile(r"(?:[A-Za-z]{1,16}[-_])?([0-9a-f]{24}(?:-\d{1,3})?)")
+"""A reply's id, at the end of what a client got, such as ``chatcmpl-…``."""
+LONGEST_ID = 64
+LONGEST_NAME = 256
+"""Characters of the name of a task or a run: PostgreSQL's indexes take no longer ones."""
+UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+LATEST = 32_503_680_000.0
+"""The year 3000, in seconds since 1970: a larger time is in milliseconds."""
 THUMBS = ("down", "up")
 """They give the lowest and the highest reward."""
 
@@ -49,7 +53,7 @@ class Feedback:
         if len(named) != 1:
             raise bad("exactly one of msg_ids, run and conversation must be given")
         run = name_in(asked, "run") if named == ["run"] else None
-        conversation = reply_id(name_in(asked, "conversation")) if named == ["conversation"] else None
+        conversation = reply_id(asked["conversation"], "conversation") if named == ["conversation"] else None
         comment, correction = text_in(asked, "comment"), text_in(asked, "correction")
         if correction is not None and named != ["msg_ids"]:
             raise bad("a correction is of one reply: name it in msg_ids")
@@ -74,11 +78,11 @@ class Feedback:
             correction=None if self.correction is None else redaction.text("assistant", self.correction),
         )
 
-    def give(self, store: Store) -> Rated:
-        """Write it to the store."""
+    def give(self, store: Store, key: str | None) -> Rated:
+        """Write it to the store, for replies to an API key, or to any."""
         ids = list(self.given)
         if not ids:
-            ids = store.replies_of(run=self.run, reply=self.conversation)
+            ids = store.replies_of(run=self.run, reply=self.conversation, key=key)
             if not ids:
                 return Rated([], [], [self.run or self.conversation or ""])
         return store.rate(
@@ -88,6 +92,7 @@ class Feedback:
             self.run_id,
             comment=self.comment,
             correction=self.correction,
+            key=key,
         )
 
     def as_given(self, ids: Sequence[str]) -> list[str]:
@@ -96,11 +101,9 @@ class Feedback:
 
 
 def _ids(given: Any) -> dict[str, str]:
-    if not isinstance(given, list) or not given or not all(isinstance(name, str) for name in given):
+    if not isinstance(given, list) or not given:
         raise bad("msg_ids must be a list of at least one reply id")
-    if len(given) > MOST_IDS:
-        raise bad(f"msg_ids may name at most {MOST_IDS} replies")
-    return {reply_id(storable(name, "msg_ids")): name for name in given}
+    return {reply_id(name, "msg_ids"): name for name in given}
 
 
 def _reward(asked: Mapping[str, Any], bounds: tuple[float, float], *, optional: bool) -> float | None:
@@ -121,21 +124,38 @@ def _reward(asked: Mapping[str, Any], bounds: tuple[float, float], *, optional: 
     return float(reward)
 
 
-def reply_id(text: str) -> str:
-    """The id of a reply in what a client got."""
-    found = REPLY_ID.search(text)
-    return found[0] if found else text
+def reply_id(given: Any, name: str) -> str:
+    """The id of a reply in what a client got. Raises Refused."""
+    if not isinstance(given, str) or not 0 < len(given) <= LONGEST_ID:
+        raise bad(f"{name}: the id of a reply is a string of at most {LONGEST_ID} characters")
+    return id_of_reply(given) or storable(given, name)
 
 
-def number(asked: Mapping[str, Any], name: str) -> float:
-    """A field that is a finite number. Raises Refused."""
+def id_of_reply(text: str) -> str | None:
+    """The id of a reply of an explorer in what a client got; None if it is of something else."""
+    found = REPLY_ID.fullmatch(text)
+    return found[1] if found else None
+
+
+def time_in(asked: Mapping[str, Any], name: str) -> float:
+    """A field that is a time in seconds since 1970. Raises Refused."""
     value = asked.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LATEST:
+        raise bad(f"{name} must be a time in seconds, not milliseconds, since 1970")
+    return float(value)
+
+
+def read_object(body: bytes, known: Collection[str]) -> dict[str, Any]:
+    """A JSON object with no other fields than the known ones. Raises Refused."""
     try:
-        if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
-            return float(value)
-    except OverflowError:  # a whole number with hundreds of digits
-        pass
-    raise bad(f"{name} must be a finite number")
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise bad("the body must be a JSON object")
+    if unknown := sorted(set(found) - set(known)):
+        raise bad(f"there is no field {unknown[0][:LONGEST_ID]!r}; there are {', '.join(known)}")
+    return found
 
 
 def name_in(asked: Mapping[str, Any], name: str, default: str | None = None) -> str:
@@ -150,6 +170,8 @@ def name_in(asked: Mapping[str, Any], name: str, default: str | None = None) -> 
         )
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise bad(f"{name} must be a string or an integer")
+    if len(str(value)) > LONGEST_NAME:
+        raise bad(f"{name} has more than {LONGEST_NAME} characters")
     return storable(str(value), name)
 
 
@@ -163,7 +185,7 @@ def text_in(asked: Mapping[str, Any], name: str) -> str | None:
 
 def storable(text: str, name: str) -> str:
     """A text that databases can store. Raises Refused."""
-    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+    if UNSTORABLE.search(text):
         raise bad(f"{name} has zero characters or halves of surrogate pairs, which cannot be stored")
     return text
 

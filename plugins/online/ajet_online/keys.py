@@ -16,10 +16,11 @@ from typing import Any, Literal, get_args
 from ajet import ConfigError
 from ajet.backbones import Refused, read_yaml
 
-Role = Literal["chat", "feedback", "admin"]
+Role = Literal["chat", "feedback", "feedback:all", "admin"]
+"""``feedback`` is on the replies to the key itself, ``feedback:all`` on those to every key."""
 ROLES: tuple[Role, ...] = get_args(Role)
 USUAL: tuple[Role, ...] = ("chat", "feedback")
-"""Roles of a key whose file names none: who may roll back must be named."""
+"""Roles of a key whose file names none: who may rate for others or roll back must be named."""
 SHORTEST = 16
 """Characters of a key that is not easily guessed."""
 
@@ -38,7 +39,16 @@ class Key:
     rate: float | None = None
     """Calls per minute; default: no limit."""
     concurrency: int | None = None
-    """Calls at once; default: no limit."""
+    """Calls at once; default: see `Limits`."""
+
+    def may(self, role: Role) -> bool:
+        """Whether it has a role."""
+        return role in self.roles or (role == "feedback" and "feedback:all" in self.roles)
+
+    @property
+    def sees(self) -> str | None:
+        """The name of the key on whose replies it gives feedback; None: on those to every key."""
+        return None if "feedback:all" in self.roles else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,10 @@ class Keys:
 
     def __init__(self, keys: Collection[Key]) -> None:
         self._keys = list(keys)
+
+    def share(self, most: int) -> int:
+        """How many of ``most`` calls at once a key gets that sets no limit: of several, none takes all."""
+        return most if len(self._keys) == 1 else max(most // 2, 1)
 
     @classmethod
     def single(cls, secret: str, rate: float | None = None) -> Keys:
@@ -87,10 +101,11 @@ class Keys:
 
 
 class Limits:
-    """How many calls each key may make: ``rate`` a minute, all of which it may make at once after a quiet minute, and
-    ``concurrency`` at the same time. Used on one event loop."""
+    """How many calls, feedback and other pages included, each key may make: ``rate`` a minute, all of which it may make at once
+    after a quiet minute, and ``concurrency``, by default ``most``, at the same time. Used on one event loop."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
         self._clock = clock
         self._left: dict[str, tuple[float, float]] = {}
         """Name of a key -> when it was last seen, and how many calls it could make then."""
@@ -99,8 +114,9 @@ class Limits:
     @contextmanager
     def call(self, key: Key) -> Iterator[None]:
         """A block that is one call. Raises Refused, with status 429, if the key may not make it now."""
-        if key.concurrency is not None and self._in_flight[key.name] >= key.concurrency:
-            raise _limited(f"the key {key.name!r} may make {key.concurrency} calls at once; try again later")
+        most = key.concurrency or self._most
+        if self._in_flight[key.name] >= most:
+            raise _limited(f"the key {key.name!r} may make {most} calls at once; try again later")
         if key.rate is not None:
             self._take(key.name, key.rate)
         self._in_flight[key.name] += 1

@@ -126,8 +126,10 @@ class Store:
         *,
         comment: str | None = None,
         correction: str | None = None,
+        key: str | None = None,
     ) -> Rated:
-        """Give feedback to traces; only the first one of a trace counts. Raises ValueError if ``reward`` is not finite."""
+        """Give feedback to traces, if a ``key`` is given only to those with it: others are unknown. Only the first one of a trace
+        counts. Raises ValueError if ``reward`` is not finite."""
         if reward is not None and not abs(reward) < float("inf"):
             raise ValueError("reward must be a finite number")
         unique = list(dict.fromkeys(ids))
@@ -144,7 +146,7 @@ class Store:
         new: set[str] = set()
         with self.writing() as connection:
             for part in _parts(unique):  # a statement takes only so many values
-                own = traces.c.id.in_(part)
+                own = and_(traces.c.id.in_(part), *_with_key(key))
                 there |= set(connection.scalars(select(traces.c.id).where(own)))
                 rating = update(traces).where(own, traces.c.state == State.RECORDED).values(values)
                 new |= set(connection.scalars(rating.returning(traces.c.id)))
@@ -155,10 +157,16 @@ class Store:
         )
 
     def commit(
-        self, task_id: str | None = None, run_id: str | None = None, before: float | None = None
+        self,
+        task_id: str | None = None,
+        run_id: str | None = None,
+        before: float | None = None,
+        *,
+        key: str | None = None,
     ) -> int:
-        """Let trainers take rated traces: all, or those of a task, of a run, or rated until ``before``. Returns how many."""
-        conditions = [traces.c.state == State.RATED]
+        """Let trainers take rated traces: all, or those of a task, of a run, rated until ``before``, or with a key. Returns how
+        many."""
+        conditions = [traces.c.state == State.RATED, *_with_key(key)]
         conditions += [traces.c.task_id == task_id] if task_id is not None else []
         conditions += [traces.c.run_id == run_id] if run_id is not None else []
         conditions += [traces.c.rated_at <= before] if before is not None else []
@@ -200,12 +208,15 @@ class Store:
             row = connection.execute(select(traces.c.id, traces.c.conversation).where(own)).one_or_none()
             return _chain(connection, row.id, row.conversation) if row else []
 
-    def replies_of(self, *, run: str | None = None, reply: str | None = None) -> list[str]:
-        """The ids of the replies of a run, or of the conversation of a reply."""
+    def replies_of(
+        self, *, run: str | None = None, reply: str | None = None, key: str | None = None
+    ) -> list[str]:
+        """The ids of the replies of a run, or of the conversation of a reply, to a key or to any."""
         conversation = select(traces.c.conversation).where(traces.c.id == reply).scalar_subquery()
         own = traces.c.run == run if run is not None else traces.c.conversation == conversation
         with self.reading() as connection:
-            return list(connection.scalars(select(traces.c.id).where(own).order_by(traces.c.number)))
+            found = select(traces.c.id).where(own, *_with_key(key)).order_by(traces.c.number)
+            return list(connection.scalars(found))
 
     # ---------------------------------------------------------------- the trainer
 
@@ -218,7 +229,7 @@ class Store:
         return self._units([State.RATED, State.READY], by_run)
 
     def _units(self, states: Sequence[State], by_run: bool) -> int:
-        unit = (traces.c.task_id, traces.c.run_id) if by_run else (traces.c.task_id,)
+        unit = (traces.c.key, traces.c.task_id, *((traces.c.run_id,) if by_run else ()))
         # One query per state: each has an index of its own.
         parts = [select(*unit).where(traces.c.state == state).distinct() for state in states]
         with self.reading() as connection:
@@ -412,9 +423,13 @@ def _chain(connection: Connection, name: str, conversation: str) -> list[Trace]:
 
 def _first_ready(connection: Connection, count: int, by_run: bool) -> list[int]:
     """The numbers of all ready traces of the tasks, or runs, that were recorded first."""
-    found: dict[tuple[str, str], list[int]] = {}
+    found: dict[tuple[str, ...], list[int]] = {}
     last = 0
-    columns = (traces.c.number, traces.c.task_id, traces.c.run_id)
+    columns = (traces.c.number, traces.c.key, traces.c.task_id, traces.c.run_id)
+
+    def unit(row: Any) -> tuple[str, ...]:
+        return (row.key, row.task_id, *((row.run_id,) if by_run else ()))
+
     while len(found) < count:
         ready = select(*columns).where(traces.c.state == State.READY, traces.c.number > last)
         rows = connection.execute(ready.order_by(traces.c.number).limit(PAGE)).all()
@@ -422,17 +437,17 @@ def _first_ready(connection: Connection, count: int, by_run: bool) -> list[int]:
             break
         last = rows[-1].number
         for row in rows:
-            found.setdefault((row.task_id, row.run_id if by_run else ""), []).append(row.number)
+            found.setdefault(unit(row), []).append(row.number)
     chosen = list(found)[:count]
-    tasks = {task for task, _ in chosen}
     later = select(*columns).where(
-        traces.c.state == State.READY, traces.c.number > last, traces.c.task_id.in_(tasks)
+        traces.c.state == State.READY,
+        traces.c.number > last,
+        traces.c.task_id.in_({task for _, task, *_ in chosen}),
     )
     for row in connection.execute(later):
-        key = (row.task_id, row.run_id if by_run else "")
-        if key in found:
-            found[key].append(row.number)
-    return [number for key in chosen for number in found[key]]
+        if unit(row) in found:
+            found[unit(row)].append(row.number)
+    return [number for one in chosen for number in found[one]]
 
 
 def _end_expired(connection: Connection, now: float) -> None:
@@ -448,6 +463,10 @@ def _release(connection: Connection, numbers: Sequence[int]) -> int:
     ).rowcount
     connection.execute(delete(leases).where(leases.c.id.in_(numbers)))
     return count
+
+
+def _with_key(key: str | None) -> list[ColumnElement[bool]]:
+    return [] if key is None else [traces.c.key == key]
 
 
 def _parts(ids: list[Any]) -> Iterable[list[Any]]:

@@ -30,7 +30,7 @@ KEYS = Keys(
     [
         Key("app", CHAT, ("chat", "feedback")),
         Key("other", OTHER, ("chat",)),
-        Key("rater", RATER, ("feedback",)),
+        Key("rater", RATER, ("feedback:all",)),
         Key("admin", ADMIN, ("admin",)),
     ]
 )

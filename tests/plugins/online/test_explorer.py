@@ -216,7 +216,7 @@ def test_feedback_says_what_it_has_done(serve: Callable[[], Server]) -> None:
             {"msg_ids": ["a"], "reward": 1, "task_id": "t", "comment": 1},
             "comment must be a string",
         ),
-        ("/commit", {"time_threshold": "now"}, "time_threshold must be a finite number"),
+        ("/commit", {"time_threshold": "now"}, "time_threshold must be a time in seconds"),
         ("/commit", [1], "the body must be a JSON object"),
     ],
 )

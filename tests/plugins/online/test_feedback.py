@@ -11,6 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from ajet_online import store as store_module
+from ajet_online.episodes import usable
+from ajet_online.feedback import id_of_reply
 from ajet_online.keys import Key, Keys
 from ajet_online.schema import State
 from ajet_online.settings import OnlineSettings
@@ -117,17 +119,75 @@ def test_a_run_and_a_conversation_are_tasks_of_their_own(serve: Serve) -> None:
 def test_a_long_run_is_rated_in_several_statements(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "PAGE", 2)
     server = serve()
-    server.store.record([trace(f"r{n}", run="long") for n in range(5)])
+    server.store.record([trace(f"r{n}", run="long", key="app") for n in range(5)])
     given = server.post("/feedback", {"run": "long", "thumb": "up"})
     assert given.json()["rated"] == [f"r{n}" for n in range(5)]
     assert server.post("/feedback", {"run": "long", "thumb": "up"}).json()["rated"] == []
 
 
-def test_a_key_rates_replies_of_every_key(serve: Serve) -> None:
+def test_a_key_with_feedback_all_rates_replies_to_every_key(serve: Serve) -> None:
     server = serve()
     name = server.ask([user("a")], OTHER).id
     given = server.post("/feedback", {"conversation": name, "thumb": "up"}, RATER)
     assert given.json()["rated"] == [name.removeprefix("chatcmpl-")]
+
+
+def test_a_key_neither_rates_nor_commits_the_replies_to_another(serve: Serve) -> None:
+    server = serve()
+    theirs, run, own = (server.ask([user("a")], key).id for key in (OTHER, f"{OTHER}~order-1", CHAT))
+    for form in (
+        {"msg_ids": [theirs], "task_id": "t"},
+        {"conversation": theirs, "task_id": "t"},
+        {"run": "order-1"},
+        {"msg_ids": [run], "task_id": "t"},
+    ):
+        answer = server.post("/feedback", {**form, "reward": 0, "details": True}).json()
+        assert not answer["rated"] and not answer["unchanged"] and len(answer["unknown"]) == 1
+    for name in (theirs, run):
+        server.post(
+            "/feedback", {"msg_ids": [name], "reward": 1, "task_id": "order-77", "run_id": "0"}, RATER
+        )
+    server.post("/feedback", {"msg_ids": [own], "reward": 0, "task_id": "order-77", "run_id": "1"})
+    for body in ({"task_id": "order-77"}, {"run_id": "0"}, {"time_threshold": 4e9}, b""):
+        server.post("/commit", body)
+    assert [trace.state for trace in server.store.all()] == [State.RATED, State.RATED, State.READY]
+    assert server.post("/commit", b"", RATER).json()["message"] == "2 committed"
+
+
+def test_replies_to_two_keys_are_never_of_one_task(store: Store) -> None:
+    store.record([trace("a", key="shop"), trace("b", key="shop"), trace("x", key="other")])
+    for name, run in (("a", "0"), ("b", "1"), ("x", "2")):
+        store.rate([name], 1.0, "order-77", run)
+    assert store.waiting() == 2
+    store.commit(key="shop")
+    assert store.ready() == 1
+    store.commit()
+    lease = store.lease("t", 1, 60)
+    assert lease and [found.id for found in lease.traces] == ["a", "b"]
+    found = usable(
+        [*lease.traces, trace("x", key="other", task_id="order-77", run_id="2", reward=1.0)],
+        store.conversation,
+        lambda _: None,
+        target="policy",
+        split=False,
+        context=100,
+    )
+    assert [len(task.runs) for task in found.tasks] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (f"chatcmpl-{'0' * 24}", "0" * 24),
+        (f"resp_{'a' * 24}", "a" * 24),
+        (f"{'a' * 24}-3", f"{'a' * 24}-3"),
+        (f"x{'a' * 24}", None),
+        (f"chatcmpl-{'0' * 24}\n", None),
+        ("a" * 30_000_000, None),
+    ],
+)
+def test_the_id_of_a_reply_is_all_of_what_the_client_got(given: str, name: str | None) -> None:
+    assert id_of_reply(given) == name
 
 
 def test_a_correction_needs_no_reward(serve: Serve) -> None:
@@ -164,11 +224,29 @@ def test_a_correction_needs_no_reward(serve: Serve) -> None:
         ({"msg_ids": ["a"], "reward": 1, "task_id": "a\ud800"}, "task_id has zero characters or halves"),
         ({"msg_ids": ["a\0"], "reward": 1, "task_id": "t"}, "msg_ids has zero characters or halves"),
         ({"run": "a", "reward": 1, "comment": "\0"}, "comment has zero characters or halves"),
+        ({"run": "a", "rewrd": 1}, "there is no field 'rewrd'; there are msg_ids, reward, task_id"),
+        (
+            {"msg_ids": ["a" * 65], "reward": 1, "task_id": "t"},
+            "the id of a reply is a string of at most 64 characters",
+        ),
+        ({"msg_ids": ["a", 1], "reward": 1, "task_id": "t"}, "the id of a reply is a string of"),
+        ({"conversation": "a" * 65, "reward": 1}, "the id of a reply is a string of at most 64 characters"),
+        (
+            {"msg_ids": ["a"], "reward": 1, "task_id": "\u00fc" * 257},
+            "task_id has more than 256 characters",
+        ),
+        ({"msg_ids": ["a"], "reward": 1, "task_id": "t", "run_id": 10**300}, "run_id has more than 256"),
     ],
 )
 def test_unclear_feedback_is_refused(serve: Serve, body: dict[str, Any], problem: str) -> None:
     answer = serve().post("/feedback", body)
     assert answer.status_code == 400 and problem in answer.text
+
+
+@pytest.mark.parametrize("time", [1795446000000, -1, float("nan"), 10**400, True, "now"])
+def test_a_time_that_is_not_in_seconds_since_1970_commits_nothing(serve: Serve, time: Any) -> None:
+    answer = serve().post("/commit", {"time_threshold": time})
+    assert answer.status_code == 400 and "time_threshold must be a time in seconds, not milli" in answer.text
 
 
 def test_an_admin_sees_the_status_and_rolls_back(serve: Serve, store: Store) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -13,11 +14,12 @@ import httpx
 import openai
 import pytest
 
-from ajet.capture.gateway.bodies import MOST_BYTES
+from ajet.capture.gateway.bodies import MOST_BYTES, MOST_PAGE_BYTES
 from ajet.capture.wires import Refused
 from ajet.types import ConfigError, GenerateRequest, Generation
 from ajet_online import explorer
 from ajet_online.keys import Key, Keys, Limits
+from ajet_online.store import Store
 from tests.patience import PATIENCE
 from tests.plugins.online.serving import CHAT, OTHER, Server, said, user
 
@@ -41,7 +43,7 @@ def allowed(limits: Limits, key: Key) -> bool:
 
 def test_the_rate_is_a_bucket_that_fills_up() -> None:
     now = [0.0]
-    limits, key = Limits(lambda: now[0]), Key("app", CHAT, ("chat",), rate=2)
+    limits, key = Limits(9, lambda: now[0]), Key("app", CHAT, ("chat",), rate=2)
     assert [allowed(limits, key) for _ in range(3)] == [True, True, False]
     with (
         pytest.raises(Refused, match="'app' may make 2 calls a minute; try again in 30 s") as found,
@@ -57,7 +59,7 @@ def test_the_rate_is_a_bucket_that_fills_up() -> None:
 
 
 def test_so_many_calls_at_once() -> None:
-    limits, key = Limits(), Key("app", CHAT, ("chat",), concurrency=2)
+    limits, key = Limits(9), Key("app", CHAT, ("chat",), concurrency=2)
     with limits.call(key), limits.call(key):
         assert not allowed(limits, key)
         assert allowed(limits, Key("other", "x", (), concurrency=1))
@@ -66,7 +68,7 @@ def test_so_many_calls_at_once() -> None:
 
 def test_a_call_above_the_rate_is_told_when_to_try_again(serve: Serve) -> None:
     now = [0.0]
-    server = serve(Keys([Key("app", CHAT, ("chat",), rate=1)]), limits=Limits(lambda: now[0]))
+    server = serve(Keys([Key("app", CHAT, ("chat",), rate=1)]), limits=Limits(9, lambda: now[0]))
     assert server.get("/v1/models").status_code == 200, "which is no call"
     server.ask([user("a")])
     now[0] = 20.0
@@ -107,17 +109,85 @@ def test_calls_above_the_concurrency_are_refused_whatever_their_run(
     server.ask([user("a")], f"{CHAT}~two")
 
 
-def test_a_body_above_the_limit_is_not_read(serve: Serve) -> None:
+@pytest.mark.parametrize(
+    ("path", "most", "said"),
+    [
+        ("POST /v1/chat/completions", MOST_BYTES, b"larger than 32 MiB"),
+        ("POST /feedback", MOST_PAGE_BYTES, b"larger than 64 KiB"),
+        ("POST /commit", MOST_PAGE_BYTES, b"larger than 64 KiB"),
+        ("POST /rollback", MOST_PAGE_BYTES, b"larger than 64 KiB"),
+        ("GET /online/status", MOST_PAGE_BYTES, b"larger than 64 KiB"),
+    ],
+)
+def test_a_body_above_the_limit_is_not_read(serve: Serve, path: str, most: int, said: bytes) -> None:
+    server = serve(Keys.single(CHAT))
+    connection = HTTPConnection(httpx.URL(server.url).netloc.decode(), timeout=PATIENCE)
+    connection.putrequest(*path.split())
+    connection.putheader("Authorization", f"Bearer {CHAT}")
+    connection.putheader("Content-Length", str(most + 1))
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert answer.status == 413 and said in answer.read()
+    connection.close()
+
+
+def test_a_page_of_pieces_is_read_up_to_the_limit(serve: Serve) -> None:
     server = serve()
-    for path in ("/feedback", "/v1/chat/completions"):
-        connection = HTTPConnection(httpx.URL(server.url).netloc.decode(), timeout=PATIENCE)
-        connection.putrequest("POST", path)
-        connection.putheader("Authorization", f"Bearer {CHAT}")
-        connection.putheader("Content-Length", str(MOST_BYTES + 1))
-        connection.endheaders()
-        answer = connection.getresponse()
-        assert answer.status == 413 and b"larger than 32 MiB" in answer.read()
-        connection.close()
+    pieces = iter([b'{"msg_ids": ["a"], "task_id": "t", "comment": "', *[b"a" * 10_000] * 10, b'"}'])
+    headers = {"Authorization": f"Bearer {CHAT}"}
+    answer = httpx.post(f"{server.url}/feedback", content=pieces, headers=headers, timeout=PATIENCE)
+    assert answer.status_code == 413
+
+
+def test_pages_count_as_calls_of_their_key(serve: Serve) -> None:
+    now = [0.0]
+    keys = Keys([Key("app", CHAT, ("chat", "feedback"), rate=4), Key("other", OTHER, ("feedback",), rate=1)])
+    server = serve(keys, limits=Limits(9, lambda: now[0]))
+    reply = server.ask([user("a")])
+    body = {"msg_ids": [reply.id], "reward": 1, "task_id": "t"}
+    answers = [server.post("/feedback", body).status_code, server.post("/commit", b"").status_code]
+    assert [*answers, server.post("/feedback", {"reward": 1}).status_code] == [200, 200, 400]
+    refused = server.post("/feedback", body)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "15")
+    assert server.post("/commit", b"", OTHER).status_code == 200, "which has a rate of its own"
+
+
+def test_a_page_whose_body_does_not_come_counts_for_the_concurrency_of_its_key(serve: Serve) -> None:
+    server = serve(Keys([Key("app", CHAT, ("feedback",), concurrency=1), Key("other", OTHER, ("feedback",))]))
+    connection = HTTPConnection(httpx.URL(server.url).netloc.decode(), timeout=PATIENCE)
+    connection.putrequest("POST", "/commit")
+    connection.putheader("Authorization", f"Bearer {CHAT}")
+    connection.putheader("Content-Length", "10")
+    connection.endheaders(b"{")
+    while server.post("/commit", b"").status_code != 429:
+        pass
+    assert server.post("/commit", b"", OTHER).status_code == 200
+    connection.close()
+    while server.post("/commit", b"").status_code != 200:
+        pass
+
+
+def test_no_key_takes_all_calls_from_the_others() -> None:
+    several = Keys([Key("app", CHAT, ("chat",)), Key("other", OTHER, ("chat",))])
+    limits = Limits(several.share(3))
+    app, other = Key("app", CHAT, ()), Key("other", OTHER, ())
+    with limits.call(app):
+        assert not allowed(limits, app) and allowed(limits, other)
+    assert Keys.single(CHAT).share(3) == 3
+
+
+def test_a_page_is_read_and_stored_beside_the_loop_and_a_slow_store_holds_up_no_chat(
+    serve: Serve, store: Store
+) -> None:
+    server = serve()
+    reply = server.ask([user("a")])
+    with ThreadPoolExecutor() as pool, store.writing():  # as another process that writes
+        body = {"msg_ids": [reply.id], "reward": 1, "task_id": "t"}
+        waiting = [pool.submit(server.post, "/feedback", body) for _ in range(4)]
+        large = {"messages": [user("a " * 40_000)], "max_tokens": 8}
+        assert server.post("/v1/chat/completions", large).status_code == 400, "read beside the loop too"
+        assert not any(one.done() for one in waiting)
+    assert [one.result(PATIENCE).status_code for one in waiting] == [200] * 4
 
 
 @pytest.mark.parametrize(

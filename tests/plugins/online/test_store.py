@@ -16,6 +16,7 @@ import pytest
 
 from ajet.types import AjetError, ConfigError
 from ajet_online.database import StoreFailed, open_database
+from ajet_online.feedback import LONGEST_NAME
 from ajet_online.schema import State, metadata
 from ajet_online.store import Store
 from tests.patience import PATIENCE
@@ -373,3 +374,11 @@ def test_a_store_goes_on_after_its_database_was_restarted() -> None:
         store.close()
     finally:
         cluster.close()
+
+
+def test_a_task_and_a_run_with_the_longest_names_that_feedback_may_give_are_stored(store: Store) -> None:
+    name = "".join(
+        chr(0x10000 + 7919 * n % 50_000) for n in range(LONGEST_NAME)
+    )  # four bytes each, all different
+    store.record([trace("a")])
+    assert store.rate(["a"], 1.0, name, name[::-1]).new == ["a"] and store.commit(name, name[::-1]) == 1

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from ajet.capture.wires import Refused
 
 MOST_BYTES = 32 << 20
+MOST_PAGE_BYTES = 64 << 10
+"""Maximum bytes of the body of a request that is no call."""
 MOST_HELD = 256 << 20
-"""Maximum bytes of the bodies of all requests that are being read or answered. Attack ``half_sent`` of `bench/gateway_attack.py`."""
+"""Maximum bytes of the bodies of all requests that are being read or answered. Each key may hold as many as are free, so there is
+always room for another key. Attack ``half_sent`` of `bench/gateway_attack.py`."""
 _SECONDS = 60.0
 _MOST_DIGITS = 19
 """Python refuses to parse a number with thousands of digits."""
@@ -35,55 +40,63 @@ class Bodies:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
         self._held = 0
+        self._of: Counter[str] = Counter()
+        """The same by key."""
 
-    async def read(self, headers: Mapping[str, str], receive: Receive) -> bytes:
-        """A request's body, which counts until it is released. Raises Refused for one that is too large or does
-        not arrive in time, Gone if the client went away."""
-        if announced(headers) > self._most_bytes:
-            raise self._too_large()
+    @asynccontextmanager
+    async def read(
+        self, key: str, headers: Mapping[str, str], receive: Receive, most: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """A block with the body of a request, which counts for ``key`` until the end. Raises Refused for one of more than ``most``
+        bytes (default: those of a call), or that does not arrive in time, Gone if the client went away."""
+        most = self._most_bytes if most is None else most
+        if announced(headers) > most:
+            raise _too_large(most)
         parts: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout(_SECONDS):
-                more = True
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise Gone
-                    part = message.get("body", b"")
-                    parts.append(part)
-                    size += len(part)
-                    self._held += len(part)
-                    self._refuse_much(size)
-                    more = message.get("more_body", False)
-        except BaseException as error:
-            self._held -= size
-            if isinstance(error, TimeoutError):
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    more = True
+                    while more:
+                        message = await receive()
+                        if message["type"] == "http.disconnect":
+                            raise Gone
+                        part = message.get("body", b"")
+                        parts.append(part)
+                        size += len(part)
+                        self._held += len(part)
+                        self._of[key] += len(part)
+                        if size > most:
+                            raise _too_large(most)
+                        self._refuse_much(key)
+                        more = message.get("more_body", False)
+            except TimeoutError:
                 raise Refused(
                     f"the request's body did not arrive within {_SECONDS:g} s",
                     code="slow_request",
                     status=408,
                 ) from None
-            raise
-        return b"".join(parts)
+            body = b"".join(parts)
+            del parts
+            yield body
+        finally:
+            self._held -= size
+            self._of[key] -= size
+            if not self._of[key]:
+                del self._of[key]
 
-    def release(self, body: bytes) -> None:
-        """The request with this body has been answered."""
-        self._held -= len(body)
-
-    def _refuse_much(self, size: int) -> None:
-        if size > self._most_bytes:
-            raise self._too_large()
-        if self._held > MOST_HELD:
+    def _refuse_much(self, key: str) -> None:
+        held = self._of[key]
+        if held > MOST_HELD - self._held:
             raise Refused(
-                f"the requests that are being answered hold {MOST_HELD >> 20} MiB already; try again later",
+                f"the requests with this key that are being answered hold {held / 2**20:.1f} MiB already, and no more are free; try "
+                "again later",
                 code="busy",
                 status=429,
             )
 
-    def _too_large(self) -> Refused:
-        return Refused(
-            f"the request's body is larger than {self._most_bytes >> 20} MiB",
-            code="request_too_large",
-            status=413,
-        )
+
+def _too_large(most: int) -> Refused:
+    size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
+    return Refused(f"the request's body is larger than {size}", code="request_too_large", status=413)

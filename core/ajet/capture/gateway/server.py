@@ -16,12 +16,12 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ajet.capture.gateway.address import Caller, key_in, make_path, split_path
-from ajet.capture.gateway.bodies import MOST_BYTES, Bodies, Gone, Receive, announced
+from ajet.capture.gateway.bodies import MOST_BYTES, MOST_PAGE_BYTES, Bodies, Gone, Receive, announced
 from ajet.capture.gateway.listening import QUEUED, listen, url_of
 from ajet.capture.gateway.metrics import Meter
 from ajet.capture.gateway.origin import foreign
@@ -48,12 +48,15 @@ Message = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 
 
-class Page(NamedTuple):
-    """A further page: ``check`` raises Refused for a key that may not ask, before the body is read; ``answer`` returns JSON to a
-    body."""
+class Admitted(NamedTuple):
+    """A request to a `Page`, before its body is read: the key for which the body counts, and what returns JSON to it."""
 
-    check: Callable[[str | None], None]
+    key: str
     answer: Callable[[bytes], Awaitable[Mapping[str, Any]]]
+
+
+Page = Callable[[str | None], AbstractContextManager[Admitted]]
+"""A further page: a block in which a request with a key is answered. It raises Refused for a key that may not ask."""
 
 
 class Gateway:
@@ -250,12 +253,9 @@ class _App:
         """Answer one of the further pages."""
         if reason := foreign(headers, self._host):
             raise Refused(reason, code="foreign_origin", status=403)
-        page.check(asked.key or key_in(headers.get))
-        body = await self._bodies.read(headers, receive)
-        try:
-            answer = await page.answer(body)
-        finally:
-            self._bodies.release(body)
+        with page(asked.key or key_in(headers.get)) as admitted:
+            async with self._bodies.read(admitted.key, headers, receive, MOST_PAGE_BYTES) as body:
+                answer = await admitted.answer(body)
         await _plain(send, "application/json", json.dumps(answer))
 
     async def _call(
@@ -273,11 +273,8 @@ class _App:
         agent, target = caller(session, headers)
         agent, target = agent or asked.agent or "agent", target or asked.target
         with self._meter.call(session):
-            body = await self._bodies.read(headers, receive)
-            try:
+            async with self._bodies.read(session.key, headers, receive) as body:
                 await self._answer(wire, session, body, agent, target, receive, send)
-            finally:
-                self._bodies.release(body)
 
     async def _answer(
         self,
