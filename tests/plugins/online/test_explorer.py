@@ -256,7 +256,8 @@ def test_without_its_store_the_explorer_delivers_nothing(
         server.ask([user("hi")])
     assert found.value.status_code == 503
     streamed = server.post("/v1/chat/completions", {"model": "m", "messages": [user("hi")], "stream": True})
-    assert "database or disk is full" in streamed.text and '"finish_reason": "stop"' not in streamed.text
+    assert "database or disk is full" in streamed.text and '"finish_reason":"stop"' not in streamed.text
+    assert '"type":"server_error"' in streamed.text and "[DONE]" not in streamed.text
     monkeypatch.undo()
     reply = server.ask([user("hi")])
     server.ask([user("hi"), said(reply), user("and?")])

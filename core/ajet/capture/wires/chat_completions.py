@@ -209,7 +209,7 @@ class _Events:
         return out + b"data: [DONE]\n\n"
 
     def fail(self, error: Refused) -> bytes:
-        return sse(openai_error(error)) + b"data: [DONE]\n\n"
+        return sse(openai_error(error))  # clients take a stream with [DONE] for whole
 
     def _ending(self, index: int, answer: Answer) -> bytes:
         out = b""

@@ -166,7 +166,7 @@ class _Events:
         return out + b"data: [DONE]\n\n"
 
     def fail(self, error: Refused) -> bytes:
-        return sse(openai_error(error)) + b"data: [DONE]\n\n"
+        return sse(openai_error(error))  # clients take a stream with [DONE] for whole
 
     def _chunk(self, choices: list[dict[str, Any]], **fields: Any) -> bytes:
         return sse(_completion(self._request, self._reply_id, self._created, choices) | fields)

@@ -233,5 +233,5 @@ def sse(data: Mapping[str, Any], event: str | None = None) -> bytes:
 
 def openai_error(error: Refused) -> dict[str, Any]:
     """OpenAI's error object."""
-    kind = "invalid_request_error"
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
     return {"error": {"message": f"ajet: {error}", "type": kind, "code": error.code, "param": None}}
