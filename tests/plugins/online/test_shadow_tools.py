@@ -140,8 +140,30 @@ def test_an_async_loop_with_async_tools(explorer: FakeExplorer) -> None:
     check(explorer, desk, agent, read_only=("search",))
 
 
-def test_methods_and_wrapped_functions_can_be_declared() -> None:
-    from functools import partial, wraps
+def test_what_wraps_or_resembles_a_declared_function_is_not_declared() -> None:
+    import copy
+    from functools import wraps
+
+    from ajet_online.runner.shadow import is_read_only
+
+    class Database:
+        def execute(self) -> None: ...
+
+    @read_only
+    def find() -> None: ...
+
+    @wraps(find)
+    def audited() -> None: ...  # which writes
+
+    primary, replica = Database(), Database()
+    read_only(replica.execute)
+    assert is_read_only(find) and is_read_only(replica.execute)
+    assert not is_read_only(audited) and not is_read_only(primary.execute)
+    assert not is_read_only(copy.copy(replica).execute) and not is_read_only(guard_tools(audited))
+
+
+def test_methods_and_guarded_functions_can_be_declared() -> None:
+    from functools import partial
 
     from ajet_online.runner.shadow import is_read_only
 
@@ -160,11 +182,8 @@ def test_methods_and_wrapped_functions_can_be_declared() -> None:
     tools = Tools()
     read_only(tools.write)  # after the fact, also of one object
 
-    @wraps(tools.search)
-    def logged() -> str:
-        return tools.search()
-
-    assert all(map(is_read_only, (tools.search, Tools.look, tools.write, logged, partial(tools.search))))
+    guarded = guard_tools(guard_tools(tools.search))
+    assert all(map(is_read_only, (tools.search, Tools.look, tools.write, guarded, partial(tools.search))))
     assert not is_read_only(Tools) and not is_read_only(tools)
     with pytest.raises(ConfigError, match="directly above `def`"):
         read_only(len)

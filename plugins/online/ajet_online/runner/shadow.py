@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, thread
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import partial, wraps
+from types import FunctionType, MethodType
 from typing import Any, TypeVar, overload
 
 from ajet import ConfigError
@@ -77,12 +78,14 @@ def threads_in_shadow_runs() -> Iterator[None]:
 
 
 def read_only(function: F) -> F:
-    """Declare that a function, a method or a framework's tool object only reads, so that it may run in shadow runs.
+    """Declare that a function, a method or a framework's tool object only reads, so that it may run in shadow runs. A function that
+    wraps it, and the same method of another object, are not declared.
 
     Raises ConfigError for an object that cannot be declared, such as a built-in function.
     """
+    owner, name = _place(function)
     try:
-        setattr(getattr(function, "__func__", function), MARK, True)
+        setattr(owner, name, owner)
     except (AttributeError, TypeError, ValueError):
         raise ConfigError(
             f"@read_only cannot declare {function!r}: put it directly above `def`, or give the tool's name to "
@@ -92,15 +95,22 @@ def read_only(function: F) -> F:
 
 
 def is_read_only(function: Any) -> bool:
-    """Whether a function is declared, or a function that it wraps."""
-    while function is not None:
-        if getattr(function, MARK, None) is True:
-            return True
-        if isinstance(function, partial):
-            function = function.func
-        else:
-            function = getattr(function, "__func__", None) or getattr(function, "__wrapped__", None)
-    return False
+    """Whether a function is declared itself, or, for a method or a `partial`, the function that it calls."""
+    if function is None:
+        return False
+    owner, name = _place(function)
+    inner = function.func if isinstance(function, partial) else getattr(function, "__func__", None)
+    mark = getattr(owner, name, None)
+    # `functools.wraps` takes attributes along. Frameworks copy tool objects.
+    is_copy = name == MARK and not isinstance(owner, FunctionType | partial) and type(mark) is type(owner)
+    return mark is owner or is_copy or is_read_only(inner)
+
+
+def _place(function: Any) -> tuple[Any, str]:
+    """The object, and its attribute, in which it is written that a function is declared: the object itself if it is."""
+    if isinstance(function, MethodType) and not isinstance(function.__self__, type):
+        return function.__self__, f"{MARK}{function.__name__}"
+    return getattr(function, "__func__", function), MARK
 
 
 @overload
@@ -135,4 +145,5 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     async def call_async(*args: Any, **kwargs: Any) -> Any:
         return refusal() or await function(*args, **kwargs)
 
-    return call_async if is_async(function) else call
+    guard = call_async if is_async(function) else call
+    return read_only(guard) if is_read_only(function) else guard

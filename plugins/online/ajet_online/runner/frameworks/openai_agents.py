@@ -51,7 +51,8 @@ def _refusing(original: Callable[..., Awaitable[Any]], module: ModuleType) -> Ca
     async def invoke(*, function_tool: Any, **kwargs: Any) -> Any:
         shadow = current_shadow.get()
         # An agent as a tool only calls models, and each tool of that agent is checked.
-        declared = getattr(function_tool, "_is_agent_tool", False) or is_read_only(function_tool)
+        code = function_tool, getattr(function_tool, "__wrapped__", None)
+        declared = getattr(function_tool, "_is_agent_tool", False) or any(map(is_read_only, code))
         text = shadow.refuse(function_tool.name, declared) if shadow else None
         if text is None:
             return await original(function_tool=function_tool, **kwargs)
