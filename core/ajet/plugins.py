@@ -7,7 +7,7 @@ import importlib.metadata
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args, get_origin
 
 import pluggy
 from pydantic import ValidationError
@@ -174,13 +174,17 @@ def _explain(fault: ErrorDetails, cls: type[Any], where: str, others: Mapping[st
 
 def _fields(cls: type[Any], path: Sequence[Any]) -> tuple[tuple[Any, ...], list[str]]:
     """The part of a fault's path that leads through sections, with one key after them, and the keys of what it leads to."""
+    named = False
     for depth, key in enumerate(path, 1):
+        if named:  # a name that the user chose
+            named = False
+            continue
         field = cls.model_fields.get(key)
         kinds = (field.annotation, *get_args(field.annotation)) if field else ()  # of `X | None`, also X
         found = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
         if found is None:
             return tuple(path[:depth]), []
-        cls = cast(type[Any], found)
+        cls, named = cast(type[Any], found), get_origin(kinds[0]) is dict
     return tuple(path), list(cls.model_fields)
 
 

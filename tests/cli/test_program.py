@@ -63,6 +63,11 @@ def test_help_lists_the_commands(folder: Folder) -> None:
     )
 
 
+def test_a_command_that_is_interrupted_early_says_so(folder: Folder) -> None:
+    folder.write("stopped.py", "raise KeyboardInterrupt\n")
+    assert folder.ajet("run", "job.yaml", "--workflow", "stopped.py:run").err.endswith("interrupted\n")
+
+
 def test_version(folder: Folder) -> None:
     assert folder.ajet("--version").out.startswith("ajet ")
 

@@ -67,6 +67,9 @@ def test_all_wrong_keys_are_told_at_once_each_once() -> None:
 
 def test_a_key_that_stands_elsewhere_is_named_also_below_targets() -> None:
     assert "did you mean 'targets.NAME.lora.rank'" in refused({"lora": {"rank": 8}})
+    assert "did you mean 'targets.NAME.lora.rank'. Known: agents, " in refused(
+        {"targets": {"lora": {"rank": 8}}}
+    )
 
 
 @pytest.mark.parametrize("key", ["save_every", "learning_rate", "max_timelines"])

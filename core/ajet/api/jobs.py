@@ -16,7 +16,7 @@ from ajet.job import DEFAULT_BACKBONE
 from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.reports.check import page
-from ajet.reports.progress import Lines, describe_ended, make_progress
+from ajet.reports.progress import Lines, make_progress, run_told
 from ajet.runs import jobs
 from ajet.runs.check import check as run_check
 from ajet.runs.jobs import (
@@ -27,7 +27,6 @@ from ajet.runs.jobs import (
     require_answers,
     run_layers,
 )
-from ajet.runs.restarts import run_job
 from ajet.runs.train import evaluate as run_evaluate
 from ajet.types import JudgeOutput, Task
 
@@ -71,12 +70,7 @@ def run(
     """
     given = locals()
     with prepared(run_layers(given), given) as (ready, lines):
-        try:
-            return Run(run_job(ready).run_dir)
-        except KeyboardInterrupt:
-            resumable = ready.backbone.capabilities.resumes_without_checkpoint
-            ended = describe_ended("interrupted", lines.run_dir, without_checkpoint=resumable)
-            raise KeyboardInterrupt(ended) from None
+        return Run(run_told(ready, lines).run_dir)
 
 
 @anywhere

@@ -125,6 +125,9 @@ def run_program(arguments: Sequence[str]) -> int:
             raise ConfigError(f"the command `ajet {arguments[0]}` is not installed.{hint}")
         commands(list(arguments), prog_name="ajet")
     except SystemExit as end:
+        stopped = end.__context__ and end.__context__.__cause__
+        if isinstance(stopped, KeyboardInterrupt):  # which typer makes an exit
+            print(str(stopped) or "interrupted", file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -42,9 +42,5 @@ def dpo(
     from ajet.runs import jobs
 
     with make_progress() as progress:
-        try:
-            checkpoint = jobs.dpo(given, progress)
-        except KeyboardInterrupt:
-            progress.say("interrupted; no model was written")
-            raise
+        checkpoint = jobs.dpo(given, progress)
     print(f"model  {checkpoint}")

@@ -82,8 +82,7 @@ def _evaluate(layers: Layers, given: Mapping[str, Any]) -> None:
         try:
             metrics = evaluate(job, answers=answers)
         except KeyboardInterrupt:
-            progress.say(describe_ended("interrupted", progress.run_dir))
-            raise
+            raise KeyboardInterrupt(describe_ended("interrupted", progress.run_dir)) from None
     print(describe_metrics_table(metrics, greedy=job.config.eval.sampling.temperature == 0))
     if given["as_json"]:
         model = job.model if answers is None else answers.model_dump(mode="json")
@@ -109,8 +108,8 @@ def _compare(layers: Layers, given: Mapping[str, Any]) -> NoReturn:
         try:
             run_dir = compare_models(job, candidates)
         except KeyboardInterrupt:
-            progress.say(f"interrupted; resume with: ajet eval --resume {progress.run_dir}")
-            raise
+            where = f"; resume with: ajet eval --resume {progress.run_dir}" if progress.run_dir else ""
+            raise KeyboardInterrupt(f"interrupted{where}") from None
     comparison = read_comparison(run_dir)
     print(describe_comparison(comparison))
     if given["as_json"]:

@@ -168,21 +168,11 @@ def write_recording(run_dir: Path, file: Path, episode: str | None = None) -> No
 
 
 def run_and_tell(job: Job, progress: Lines, recording: Path | None = None) -> RunResult:
-    """Run a prepared job; say where to find what it has done so far if it ends early. With ``recording``, write its episodes
-    to that file, however the run ends."""
-    from ajet.reports.progress import describe_ended
-    from ajet.runs import restarts
+    """Run a prepared job, as `run_told` does. With ``recording``, write its episodes to that file, however the run ends."""
+    from ajet.reports.progress import run_told
 
-    resumable = job.backbone.capabilities.resumes_without_checkpoint
     try:
-        return restarts.run_job(job)
-    except KeyboardInterrupt:
-        progress.say(describe_ended("interrupted", progress.run_dir, without_checkpoint=resumable))
-        raise
-    except Exception:
-        if progress.run_dir is not None:
-            progress.say(describe_ended("failed", progress.run_dir, without_checkpoint=resumable))
-        raise
+        return run_told(job, progress)
     finally:
         if recording is not None and progress.run_dir is not None:
             write_recording(progress.run_dir, recording)

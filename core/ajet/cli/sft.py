@@ -30,9 +30,5 @@ def sft(
     from ajet.runs import jobs
 
     with make_progress() as progress:
-        try:
-            checkpoint = jobs.sft(given, progress)
-        except KeyboardInterrupt:
-            progress.say("interrupted; no model was written")
-            raise
+        checkpoint = jobs.sft(given, progress)
     print(f"model  {checkpoint}")

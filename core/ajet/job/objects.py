@@ -30,12 +30,17 @@ if TYPE_CHECKING:
 
 OBJECT = "object:"
 """Begins what the job holds in place of an object that no name leads to."""
+_READERS = ("task.reader", "task.validation")
 OWN_LOOP = f"{OBJECT}the tasks of each rollout"
 """The reader of a job that a training loop of the user's own runs."""
 
 
 def lay_object(layers: Layers, key: str, value: Any, source: str) -> None:
-    """Set a key to a value that may be or hold objects. Paths and names are relative to the working directory."""
+    """Set a key to a value that may be or hold objects. Paths and names are relative to the working directory. Raises
+    ConfigError."""
+    if key in _READERS and isinstance(value, Mapping) and "type" not in value:
+        what = "is one dict. Give a list of tasks, of a DatasetDict one split, or a reader: {'type': 'jsonl', …}."
+        raise ConfigError(source, what)
     plain = _plain(layers, key, value)
     layers.set(key, plain, source, Path.cwd())
 
@@ -151,7 +156,7 @@ def _plain(layers: Layers, key: str, value: Any) -> Any:
         return os.fspath(value)
     if isinstance(value, Mapping):
         return {name: _plain(layers, f"{key}.{name}", inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple) and key not in ("task.reader", "task.validation", "workflow"):
+    if isinstance(value, list | tuple) and key not in (*_READERS, "workflow"):
         return [_plain(layers, f"{key}.{i}", inner) for i, inner in enumerate(value)]
     spec = _spec(value)
     if spec is None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 if TYPE_CHECKING:
+    from ajet.interfaces.backbone import RunResult
+    from ajet.job.job import Job
     from ajet.types import Metrics
 
 QUIET_SECONDS = 10.0
@@ -39,6 +41,25 @@ def describe_ended(how: str, run_dir: Path | None, *, without_checkpoint: bool =
     resume = f"resume with: ajet run --resume {run_dir}"
     kept = resume if without_checkpoint else "no checkpoint yet"
     return f"{how}. Run folder: {run_dir}; {f'last checkpoint: {last[-1]}; {resume}' if last else kept}"
+
+
+def run_told(job: Job, progress: Lines) -> RunResult:
+    """Run a prepared job. If it ends early, it is told where to find what it has done so far: for Ctrl-C by the text of the
+    KeyboardInterrupt."""
+    from ajet.runs.restarts import run_job
+
+    def ended(how: str) -> str:
+        resumable = job.backbone.capabilities.resumes_without_checkpoint
+        return describe_ended(how, progress.run_dir, without_checkpoint=resumable)
+
+    try:
+        return run_job(job)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(ended("interrupted")) from None
+    except Exception:
+        if progress.run_dir is not None:
+            progress.say(ended("failed"))
+        raise
 
 
 class Lines:

@@ -65,6 +65,10 @@ def job_of(
     file, resume = given.get("job"), given.get("resume")
     if file is not None and resume is not None:
         raise ConfigError("resume=", f"uses the job in {resume}; remove {file}.")
+    if not isinstance(file, str | os.PathLike | None):
+        raise ConfigError(
+            "job=", f"is a {type(file).__name__}. Give a job file, or the keys of the job by set={{…}}."
+        )
     layers = resumed_layers(_path(resume)) if resume is not None else job_layers(file and _path(file))
     for name, argument in table.items():
         value = given.get(name)
