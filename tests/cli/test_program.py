@@ -6,6 +6,8 @@ import importlib.metadata
 import resource
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,6 +103,39 @@ def test_an_interrupted_command_ends_although_a_thread_hangs_and_nobody_reads_it
         assert process.wait(PATIENCE) == 130
     finally:
         process.kill()
+
+
+def test_a_finished_command_does_not_wait_for_ever_for_what_an_agent_has_left(tmp_path: Path) -> None:
+    agent = tmp_path / "agent.py"
+    agent.write_text(
+        "import multiprocessing, threading, time\n"
+        "def hangs(): time.sleep(3600)\n"
+        "def run():\n"
+        "    threading.Thread(target=hangs, name='worker').start()\n"
+        "    child = multiprocessing.get_context('fork').Process(target=hangs, name='child')\n"
+        "    child.start()\n"
+        "    print(child.pid)\n"
+    )
+    code = (
+        "import agent\n"
+        "from ajet import cli\n"
+        "cli.run_program, cli.SECONDS_TO_END = lambda arguments: agent.run() or 3, 0.5\n"
+        "cli.main()"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    child = int(done.stdout)
+    assert done.returncode == 3
+    (line,) = done.stderr.splitlines()
+    assert line == (
+        f"ended without waiting longer for what the agent left: thread worker at {agent}:2; process {child} (child)"
+    )
+    deadline = time.monotonic() + PATIENCE
+    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_an_unknown_option_is_exit_code_2(folder: Folder) -> None:

@@ -39,6 +39,7 @@ from ajet.cli import (
     show,
 )
 from ajet.cli.options import with_options
+from ajet.utils.unfinished import end_children, unfinished
 
 if TYPE_CHECKING:
     from ajet.types import AjetError
@@ -69,9 +70,22 @@ def main() -> None:
     code = run_program(sys.argv[1:])
     if code == INTERRUPTED and terminated.is_set():
         code = TERMINATED
-    if code in (INTERRUPTED, TERMINATED) or _left_behind():
+    interrupted = code in (INTERRUPTED, TERMINATED)
+
+    def end_without_the_rest() -> None:
+        try:
+            if (left := unfinished()) and not interrupted:
+                print(
+                    f"ended without waiting longer for what the agent left: {'; '.join(left)}",
+                    file=sys.stderr,
+                )
+            end_children()
+        finally:
+            end_at_once()
+
+    if unfinished() or interrupted or _left_behind():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # shutdown takes seconds at most
-        timer = threading.Timer(SECONDS_TO_END, end_at_once)  # a thread of the user's agent may never return
+        timer = threading.Timer(SECONDS_TO_END, end_without_the_rest)
         timer.daemon = True
         timer.start()
     sys.exit(code)
