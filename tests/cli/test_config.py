@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 
 from .conftest import Folder
@@ -43,6 +44,17 @@ def test_keys_of_backbones_and_chosen_plugins_are_explained(folder: Folder) -> N
 def test_without_a_key_it_lists_all(folder: Folder) -> None:
     names = {line.split()[0] for line in folder.ajet("config", "explain", "job.yaml").out.splitlines()}
     assert {"workflow", "task.reader", "backbone.debug.tasks", "targets.NAME.agents"} <= names
+
+
+def test_the_list_of_all_keys_fits_a_terminal_and_leaves_the_fields_of_plugins_to_them(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "72")
+    lines = folder.ajet("config", "explain").out.splitlines()
+    assert "train.steps  int = 100" in lines and max(map(len, lines)) <= 72
+    assert not any(line.startswith("task.reader.path") for line in lines)
+    assert lines[-1].endswith("ajet plugins show NAME")
+    assert "task.reader.path  Path = required" in folder.ajet("config", "explain", "task.reader").out
 
 
 def test_an_unknown_key_is_an_error_with_the_nearest(folder: Folder) -> None:

@@ -42,20 +42,20 @@ def explain(
     """Show what a key does, its default, and where its value came from."""
     from ajet.job.config import explain
     from ajet.job.layers import job_layers
-    from ajet.utils.terminal import table
 
     if key is not None and job_file is None and key.endswith((".yaml", ".yml")):
         job_file, key = Path(key), None
     layers = job_layers(job_file) if job_file is not None else None
     further = list(plugin_keys(layers))
-    found = explain(key or "", further)
+    every = key is None and layers is None
+    found = explain(key or "", [k for k in further if not every or not _of_a_plugin(k.key)])
     if len(found) == 1:
         print(describe_key(found[0], layers))
         found = [k for k in further if k.key.startswith(f"{key}.")]
-    if found:
-        head = ("KEY", "TYPE", "DEFAULT" if layers is None else "VALUE", "" if layers is None else "FROM", "")
-        rows = [(k.key, k.type, *_value(k, layers), k.help) for k in found]
-        print(table([head, *rows]))
+    for k in found:
+        print(listed(k, layers))
+    if every:
+        print("The fields of a reader, a judge or an algorithm: ajet plugins show NAME")
 
 
 @app.command("from-trinity")
@@ -100,6 +100,18 @@ def from_earlier(
     from ajet.earlier.job_file import new_job_file
 
     print(new_job_file(file), end="")
+
+
+def listed(key: KeyHelp, layers: Layers | None) -> str:
+    """A key with its type and value, and below it what it does."""
+    from ajet.utils.terminal import entry
+
+    value, *source = _value(key, layers)
+    return entry(f"{key.key}  {key.type} = {value}{''.join(f' ({where})' for where in source)}", key.help)
+
+
+def _of_a_plugin(key: str) -> bool:
+    return any(key.startswith(f"{slot}.") and key != f"{slot}.type" for slot in SLOTS)
 
 
 def describe_key(key: KeyHelp, layers: Layers | None) -> str:

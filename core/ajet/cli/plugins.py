@@ -100,16 +100,15 @@ def find_plugins(plugins: Plugins, name: str, kind: str | None) -> list[Installe
 
 
 def describe_plugin(installed: Installed) -> str:
-    """A plugin's name, its docstring and a table of its fields."""
+    """A plugin's name, its docstring and its fields."""
     import inspect
 
     from ajet.job.config import all_keys
-    from ajet.utils.terminal import table
+    from ajet.utils.terminal import entry
 
     head = f"{installed.kind} {installed.name}  ({installed.distribution} {installed.version})"
-    rows = [(k.key, k.type, str(k.default), k.help) for k in all_keys(installed.cls)]
-    fields = table([("FIELD", "TYPE", "DEFAULT", ""), *rows], indent="  ") if rows else "  It has no fields."
-    return f"{head}\n\n{inspect.getdoc(installed.cls) or ''}\n\n{fields}"
+    fields = [entry(f"{k.key}  {k.type} = {k.default}", k.help) for k in all_keys(installed.cls)]
+    return "\n".join([head, "", inspect.getdoc(installed.cls) or "", "", *(fields or ["It has no fields."])])
 
 
 def function_rows(plugins: Plugins) -> Iterator[tuple[str, str, str, str, str]]:

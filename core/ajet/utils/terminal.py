@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
+from shutil import get_terminal_size
 
 MOST = 44
 
@@ -11,6 +13,13 @@ MOST = 44
 def tell(text: str) -> None:
     """Print a line for the user on stderr, apart from the command's output."""
     print(text, file=sys.stderr, flush=True)
+
+
+def entry(head: str, text: str) -> str:
+    """An entry of a list: a head, and below it a text, in lines that fit the terminal; at most 100 characters, as in a log."""
+    width = max(40, min(100, get_terminal_size((100, 24)).columns))
+    below = textwrap.wrap(text, width, initial_indent=4 * " ", subsequent_indent=4 * " ")
+    return "\n".join([*textwrap.wrap(head, width, subsequent_indent=8 * " "), *below])
 
 
 def table(rows: Iterable[Sequence[str]], *, indent: str = "", most: int = MOST) -> str:
