@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from ajet_studio.lines import Line, NotALine, parse_line
 from ajet_studio.words import CREATE_WORDS, add_words, words_done
 
-VERSION = 1
+VERSION = 2
 """Of the tables. Raise it with every change to them."""
 BLOCK = 16 << 20
 _PROBE = 4096
@@ -37,13 +37,13 @@ CREATE TABLE faults (line INTEGER, fault TEXT);
 CREATE TABLE episodes (
     line INTEGER PRIMARY KEY, offset INTEGER, length INTEGER, id TEXT, phase TEXT, step INTEGER, task TEXT, member INTEGER,
     attempt INTEGER, reward REAL, is_success INTEGER, failure TEXT, seconds REAL, calls INTEGER, tokens INTEGER,
-    trained_tokens INTEGER, sampled INTEGER, agents TEXT, breaks INTEGER, labels TEXT, rewards TEXT, counters TEXT
+    trained_tokens INTEGER, sampled INTEGER, agents TEXT, breaks INTEGER, labels TEXT, rewards TEXT, counters TEXT, ended REAL
 );
-CREATE INDEX by_step ON episodes (phase, step);
+CREATE INDEX by_step ON episodes (phase, step, ended);
 CREATE INDEX by_id ON episodes (id);
 CREATE INDEX by_task ON episodes (task);
 """
-_INSERT = f"INSERT INTO episodes VALUES ({', '.join('?' * 22)})"
+_INSERT = f"INSERT INTO episodes VALUES ({', '.join('?' * 23)})"
 _DELETE = "DELETE FROM episodes WHERE step >= ? AND id NOT IN (SELECT value FROM json_each(?))"
 
 
@@ -296,6 +296,7 @@ def _row(line: Line, number: int, offset: int, length: int) -> Sequence[Any]:
         number, offset, length, line.id, line.phase, line.step, line.task, line.member, line.attempt, line.reward,
         line.is_success, line.failure, line.seconds, len(line.calls), line.tokens, line.trained, line.sampled,
         _json(line.agents()), len(line.breaks), _json(line.targets()), _json(line.rewards), _json(line.counters),
+        line.started + (line.seconds or 0.0) if line.started else None,
     )  # fmt: skip
 
 

@@ -44,6 +44,7 @@ class Line(msgspec.Struct, gc=False):
     rewards: dict[str, float | None] = {}
     is_success: bool | None = None
     counters: dict[str, int] = {}
+    started: float = 0.0
     seconds: float | None = None
     breaks: list[_Break] = []
     trees: dict[str, list[tuple[int, int, msgspec.Raw]]] = {}

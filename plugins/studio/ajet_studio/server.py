@@ -59,7 +59,9 @@ def _whole(query: Mapping[str, str], name: str, default: int = 0) -> int:
 
 VIEWS: dict[str, View] = {
     "run": lambda run, q: view_runs.run(run),
-    "series": lambda run, q: view_runs.series(run, q.get("name", ""), q.get("phase", "train")),
+    "series": lambda run, q: view_runs.series(
+        run, q.get("name", ""), q.get("phase", "train"), bool(q.get("clock"))
+    ),
     "steps": lambda run, q: view_runs.steps(
         run,
         q.get("phase", "train"),
@@ -86,6 +88,7 @@ VIEWS: dict[str, View] = {
         _whole(q, "from"),
         _whole(q, "count", view_tokens.MOST_TOKENS),
     ),
+    "lines": lambda run, q: view_tokens.lines(run, q.get("id", ""), _whole(q, "timeline")),
     "tree": lambda run, q: view_tokens.tree(run, q.get("id", ""), _whole(q, "lane")),
     "search": lambda run, q: view_search.search(
         run, q.get("q", ""), _whole(q, "offset"), _whole(q, "limit", 50)

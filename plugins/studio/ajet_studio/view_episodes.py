@@ -437,19 +437,20 @@ def _count(query: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _same_task(run: OpenRun, row: Mapping[str, Any], beside: Sequence[OpenRun]) -> list[dict[str, Any]]:
-    """At most `MOST_ALIKE` other episodes of a row's task, first those of its run, by step."""
+    """At most `MOST_ALIKE` episodes of a row's task from outside its group, first those of its run, by step."""
     found: list[dict[str, Any]] = []
     for one in (run, *beside):
         left = MOST_ALIKE - len(found)
         if left <= 0:
             break
+        group = (row["phase"], row["step"]) if one is run else ("", -1)
         with suppress(sqlite3.Error), one.index.reading() as db:
             rows = db.execute(
-                "SELECT id, phase, step, reward FROM episodes WHERE task = ? ORDER BY step, line",
-                (row["task"],),
+                "SELECT id, phase, step, member, reward FROM episodes WHERE task = ? AND NOT (phase = ? AND step = ?) "
+                "ORDER BY step, line",
+                (row["task"], *group),
             ).fetchall()
-            others = [other for other in rows if one is not run or other["id"] != row["id"]]
-            found += [{"run": one.id, **dict(other)} for other in thinned(others, left)]
+            found += [{"run": one.id, **dict(other)} for other in thinned(rows, left)]
     return found
 
 

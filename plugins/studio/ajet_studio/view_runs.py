@@ -125,7 +125,7 @@ def run(run: OpenRun) -> dict[str, Any]:
         "seen": seen,
         "episodes": sum(phase["episodes"] for phase in phases.values()) or row["episodes"],
         "indexed": 1.0 if complete else run.index.progress(),
-        "settings": dict(leaves(run.job()[0])),
+        "settings": {name: _inside(run, value) for name, value in leaves(run.job()[0])},
         "phases": phases,
         "metrics": _names(metrics),
         "counters": {
@@ -139,9 +139,18 @@ def run(run: OpenRun) -> dict[str, Any]:
     }
 
 
-def series(run: OpenRun, name: str, phase: str) -> dict[str, Any]:
-    """A metric over the steps, thinned evenly to at most `MOST_POINTS` points."""
+def series(run: OpenRun, name: str, phase: str, clock: bool = False) -> dict[str, Any]:
+    """A metric over the steps, or over the seconds from the first episode to the end of each step's last one, as far as the index
+    knows it; thinned evenly to at most `MOST_POINTS` points."""
     points = [[line["step"], line[name]] for line in run.metrics().of(phase) if _is_number(line.get(name))]
+    if clock:
+        run.index.update()
+        with run.index.reading() as db:
+            ends = dict(
+                db.execute("SELECT step, max(ended) FROM episodes WHERE phase = ? GROUP BY step", (phase,))
+            )
+        first = run.span()[0]
+        points = sorted([round(ends[step] - first, 1), value] for step, value in points if ends.get(step))
     return {"points": thinned(points, MOST_POINTS)}
 
 
@@ -210,14 +219,27 @@ def log(run: OpenRun, name: str | None, before: int | None) -> dict[str, Any]:
     return {"lines": [line.decode("utf-8", "replace")[:20_000] for line in kept], "start": start}
 
 
+def _inside(run: OpenRun, value: Any) -> Any:
+    """A setting; of a path in the run folder, wherever that was when the run began, only the part in it."""
+    _, found, path = value.partition(f"/{run.name}/") if isinstance(value, str) else ("", "", "")
+    return f"(run folder)/{path}" if found else value
+
+
 def _names(metrics: Metrics) -> dict[str, dict[str, Any]]:
-    """Every metric with what it means, and its last value in each phase that has it."""
+    """Every metric with what it means, its last value in each phase that has it, and whether a phase has several values."""
     found: dict[str, dict[str, float]] = {}
+    varying: set[str] = set()
     for line in metrics.lines:
         for name, value in line.items():
             if name not in ("type", "step") and _is_number(value):
-                found.setdefault(name, {})[line["type"]] = value
-    return {name: {"explanation": explain_metric(name), "last": last} for name, last in found.items()}
+                last = found.setdefault(name, {})
+                if last.get(line["type"], value) != value:
+                    varying.add(name)
+                last[line["type"]] = value
+    return {
+        name: {"explanation": explain_metric(name), "last": last, "varies": name in varying}
+        for name, last in found.items()
+    }
 
 
 def _checkpoints(run_dir: Path) -> list[dict[str, Any]]:

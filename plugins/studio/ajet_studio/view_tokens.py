@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ajet.backbones import Branch, Call, TokenTree, advantage_of
+from ajet.backbones import Branch, Call, Timeline, TokenTree, advantage_of
 from ajet_studio.answers import missing
 from ajet_studio.opened import Decoded, OpenRun
 from ajet_studio.view_episodes import Lanes
@@ -24,10 +24,7 @@ _BEGINNING = 40
 
 def tokens(run: OpenRun, id: str, timeline: int, start: int, count: int) -> dict[str, Any]:
     """A window of a timeline's tokens, and where its calls begin and end."""
-    found = run.decoded(run.row(id))
-    if not 0 <= timeline < len(found.timelines):
-        raise missing(f"timeline {timeline}: episode {id} has {len(found.timelines)} timelines")
-    line = found.timelines[timeline]
+    found, line = _timeline(run, id, timeline)
     total = len(line.token_ids)
     start = max(0, min(start, total))
     end = min(total, start + max(0, min(count, MOST_TOKENS)))
@@ -64,6 +61,23 @@ def tokens(run: OpenRun, id: str, timeline: int, start: int, count: int) -> dict
         )
     ]
     return {"total": total, "from": start, "rows": rows, "marks": _marks(found, timeline)}
+
+
+def lines(run: OpenRun, id: str, timeline: int) -> dict[str, Any]:
+    """The places behind the tokens of a timeline that contain a line feed."""
+    ids = _timeline(run, id, timeline)[1].token_ids
+    unique, which = np.unique(ids, return_inverse=True)
+    texts = (run.text_of([token])[0] for token in unique.tolist())
+    feeds = np.fromiter(("\n" in (text or "") for text in texts), bool, len(unique))
+    return {"ends": (np.flatnonzero(feeds[which]) + 1).tolist()}
+
+
+def _timeline(run: OpenRun, id: str, timeline: int) -> tuple[Decoded, Timeline]:
+    """A timeline with its episode. Raises Refused (404)."""
+    found = run.decoded(run.row(id))
+    if not 0 <= timeline < len(found.timelines):
+        raise missing(f"timeline {timeline}: episode {id} has {len(found.timelines)} timelines")
+    return found, found.timelines[timeline]
 
 
 def tree(run: OpenRun, id: str, lane: int) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def test_every_view_has_an_address_and_no_serious_problem_of_access(
 
 def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
     files = [path for path in PAGE.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 150_000
+    assert sum(path.stat().st_size for path in files) < 180_000
     for path in files:
         text = path.read_text()
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), path
@@ -167,7 +167,8 @@ def test_by_keyboard_from_the_runs_to_a_token_and_back(reader: browser.Reader) -
     reader.arrives("tab=tokens")
     reader.page.locator("[role=grid]").focus()
     reader.press("ArrowRight", "ArrowDown")
-    reader.sees("Token 21", ".details")
+    second = reader.studio.get("lines", run="steady", id="2.0/apples/2", timeline=0)["ends"][0]
+    reader.sees(f"Token {second + 1} ", ".details")
     for part in ("/group?", "/step?", "/run?", "/"):
         reader.press("u")
         reader.arrives(part)
@@ -244,6 +245,134 @@ def test_the_page_draws_what_the_server_says_and_reads_it_out(reader: browser.Re
     reader.page.get_by_label("accuracy", exact=True).check()
     reader.page.get_by_role("slider", name="accuracy over the steps").wait_for()
     assert "metric=reward&metric=accuracy" in reader.page.url
+
+
+def test_columns_of_the_runs_are_chosen_and_remembered(watcher: browser.Reader, folder: Path) -> None:
+    for name, after in (("low", 0.5), ("high", 0.9)):
+        runs.append(folder / name, runs.line("1.0/t/0"))
+        (folder / name / "job.yaml").write_text(
+            json.dumps({"run": {"name": f"{name} one", "tags": ["sweep"]}})
+        )
+        lines = [
+            {"type": "validation", "step": 0, "reward": 0.4},
+            {"type": "validation", "step": 3, "reward": after},
+        ]
+        (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    watcher.open("/")
+    watcher.sees("0.400 → 0.900")
+    names = watcher.page.locator("tbody th a")
+    watcher.page.get_by_role("button", name="Gain").click()
+    assert names.all_text_contents() == ["high onesweep", "low onesweep"]
+    assert watcher.page.locator(".c-gain").all_inner_texts()[1:] == ["+0.500", "+0.100"]
+    watcher.page.get_by_label("Filter runs").fill("sweep high")
+    assert names.all_text_contents() == ["high onesweep"]
+    watcher.page.get_by_text("Columns", exact=True).click()
+    watcher.page.get_by_label("Gain", exact=True).uncheck()
+    watcher.page.get_by_label("Workflow", exact=True).check()
+    watcher.open("/")
+    heads = watcher.page.locator("thead th").all_inner_texts()
+    assert "Workflow" in heads and "Gain" not in heads
+    assert watcher.page.locator("tbody .c-validation_after").evaluate_all(
+        "all => all.every(one => one.scrollWidth <= one.clientWidth)"
+    )
+
+
+def test_a_folder_that_is_a_run_opens_as_the_run(chromium: Any, trained: Path) -> None:
+    with runs.serving(trained) as alone:
+        for reader in reading(chromium, alone):
+            assert reader.page.url == f"{alone.url}/run?run=."
+            assert reader.page.locator("#crumbs").get_by_text("Runs").count() == 0
+            reader.press("u")
+            reader.press("2")
+            reader.arrives("tab=steps")
+
+
+def _curves(run: Path, steps: int = 20) -> None:
+    lines = [
+        runs.line(f"{n}.0/t/0", step=n, started=1_790_000_000.0 + 10 * n, seconds=5.0)
+        for n in range(1, steps + 1)
+    ]
+    runs.append(run, *lines)
+    values = [
+        {"type": "train", "step": n, "reward": n / 10, "loss": 10.0 ** (n % 4)} for n in range(1, steps + 1)
+    ]
+    values += [{"type": "validation", "step": n, "reward": 0.5} for n in (0, steps)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in values))
+
+
+def test_curves_have_axes_points_a_log_scale_and_time(watcher: browser.Reader, folder: Path) -> None:
+    _curves(folder / "a")
+    watcher.open(address("/run", ("metric", "reward"), ("metric", "loss"), run="a"))
+    first = watcher.page.locator(".plot").first
+    expect(first.locator(".title")).to_have_text("step")
+    path = first.locator(".s1 .dots").get_attribute("d")
+    assert path is not None and path.count("M") == 2, "two validations are two points"
+    assert first.locator(".raw").count() == 0
+    watcher.page.get_by_label("Smoothing").fill("0.5")
+    expect(watcher.page.locator("output")).to_have_text("0.50")
+    expect(first.locator(".s0 .raw")).to_have_count(1)
+    watcher.page.get_by_label("Log scale").check()
+    loss = watcher.page.get_by_role("slider", name="loss over the steps")
+    expect(loss.locator("text.end")).to_have_text(["1", "10", "100", "1000"])
+    watcher.page.get_by_role("combobox", name="Over").select_option("time")
+    watcher.page.get_by_role("slider", name="reward over time").wait_for()
+    expect(first.locator(".title")).to_have_text("time since the first episode")
+    first.focus()
+    watcher.press("Home")
+    expect(watcher.page.locator(".values").first).to_have_text("5 s: A 0.1")
+    assert "scale=log&over=time" in watcher.page.url
+
+
+def test_a_drag_or_a_key_zooms_all_curves_and_one_place_is_marked_in_all(
+    watcher: browser.Reader, folder: Path
+) -> None:
+    _curves(folder / "a")
+    watcher.open(address("/run", ("metric", "reward"), ("metric", "loss"), run="a"))
+    plots = watcher.page.locator(".plot")
+    expect(plots.locator(".dots")).to_have_count(3)
+    place = plots.first.bounding_box()
+    assert place is not None
+    mouse = watcher.page.mouse
+    mouse.move(place["x"] + place["width"] * 0.4, place["y"] + 80)
+    expect(plots.locator(".cursor line")).to_have_count(2)
+    mouse.down()
+    mouse.move(place["x"] + place["width"] * 0.7, place["y"] + 80)
+    mouse.up()
+    watcher.page.wait_for_url("**range=**")
+    low, high = (float(one) for one in re.findall(r"range=([\d.]+)", watcher.page.url))
+    assert 1 < low < high < 20
+    for plot in plots.all():
+        shown = [float(one) for one in plot.locator("text.middle:not(.title)").all_text_contents()]
+        assert low <= min(shown) and max(shown) <= high
+    watcher.page.get_by_role("button", name="Show all").click()
+    assert "range" not in watcher.page.url
+    plots.first.focus()
+    watcher.press("ArrowRight", "+")
+    watcher.page.wait_for_url("**range=**")
+    watcher.press("-")
+    watcher.page.get_by_role("button", name="Show all").wait_for(state="hidden")
+
+
+def test_a_comparison_says_how_far_runs_are_from_the_first(watcher: browser.Reader, folder: Path) -> None:
+    for name, rate in (("a", 1e-4), ("b", 2e-3)):
+        runs.append(folder / name, runs.line("1.0/t/0"))
+        line = {"type": "train", "step": 1, "reward": rate * 100, "learning_rate": rate}
+        (folder / name / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        (folder / name / "job.yaml").write_text(json.dumps({"task": {"path": f"/away/{name}/given.jsonl"}}))
+    (folder / "b" / "metrics.jsonl").open("a").write(
+        json.dumps({"type": "validation", "step": 1, "reward": 0.25}) + "\n"
+    )
+    watcher.open(address("/compare", ("run", "a"), ("run", "b")))
+    watcher.sees("These runs have the same settings.")
+    table = watcher.page.get_by_role("table", name="Last metrics")
+    table.scroll_into_view_if_needed()
+    rows = {
+        row.locator("th").inner_text(): row.locator("td").all_inner_texts()
+        for row in table.locator("tbody tr[data-index]").all()
+    }
+    assert rows == {"reward": ["0.01", "0.2 (+0.190)"], "learning_rate": ["1e-4", "0.002 (+0.002)"]}
+    watcher.page.get_by_label("Phase").select_option("validation")
+    watcher.sees("No metrics of validation: a")
 
 
 def test_filters_are_in_the_address_and_back_restores_them(reader: browser.Reader) -> None:
@@ -327,6 +456,56 @@ def test_a_token_tells_what_the_server_says_of_it(reader: browser.Reader) -> Non
     ):
         reader.page.get_by_label("Colour").select_option(label=colour)
         assert name in cell.get_attribute("class").split()
+
+
+def test_token_lines_end_with_line_feeds(reader: browser.Reader) -> None:
+    reader.open(VIEWS["tokens"][0])
+    lines = [line.locator(".token").all_inner_texts() for line in reader.page.locator(".tokens .line").all()]
+    assert len(lines) > 5
+    assert all("⏎" not in token for line in lines for token in line[:-1])
+    assert "".join(lines[1]) == "Use·the·calculator,·then·answer·with·one·number.⏎⏎"
+    assert sum(line[-1].endswith("⏎") for line in lines) > 5
+    reader.page.locator(".details").get_by_role("link").wait_for(state="hidden")
+    reader.open(VIEWS["tokens"][0] + "&call=2")
+    reader.page.locator(".details").get_by_role("link", name="call 2 of solver").click()
+    reader.page.locator(":focus", has_text=re.compile("^Call 2")).wait_for()
+
+
+def test_a_step_has_its_metrics_by_what_they_are_about(reader: browser.Reader) -> None:
+    reader.open(address("/step", run="trained", phase="train", step=2))
+    parts = reader.page.locator(".metrics section")
+    assert [part.locator("h2").inner_text() for part in parts.all()] == [
+        "Rewards",
+        "Episodes",
+        "Tokens",
+        "Update",
+        "Time",
+    ]
+    names = reader.page.locator(".metrics dt").all_inner_texts()
+    assert len(set(names)) == len(names) and "failures" not in names
+    assert reader.page.locator("tbody .spark").count() == 2
+
+
+def test_a_group_names_its_advantages(reader: browser.Reader) -> None:
+    reader.open(VIEWS["group"][0])
+    expect(reader.page.get_by_text(re.compile(r"^advantage [+−]\d"))).to_have_count(4)
+
+
+def test_failed_members_come_first_and_large_rewards_are_short(watcher: browser.Reader, folder: Path) -> None:
+    (folder / "a").mkdir()
+    (folder / "a" / "job.yaml").write_text(
+        json.dumps({"train": {"algorithm": {"type": "grpo"}, "filters": []}})
+    )
+    lines = [
+        runs.line(f"1.0/t/{n}", member=n, reward=[0.0, 1.0, 1e306][n], failure="timeout" if n == 1 else None)
+        for n in range(3)
+    ]
+    runs.append(folder / "a", *lines)
+    watcher.open(address("/group", run="a", phase="train", step=1, task="t"))
+    assert watcher.page.locator("h3 a").all_inner_texts() == ["Member 1", "Member 0", "Member 2"]
+    watcher.sees("1 failed")
+    watcher.sees("1.00e306")
+    assert watcher.too_wide() <= 0
 
 
 def test_the_tree_counts_each_trained_token_once(reader: browser.Reader) -> None:

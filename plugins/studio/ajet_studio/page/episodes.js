@@ -11,8 +11,7 @@ import { oneLine, shortened } from "./text.js";
 const FILTERS = ["phase", "step", "task", "failure", "agent", "label", "min_reward", "max_reward", "min_tokens", "max_tokens", "q"];
 const PAUSE = 250;
 
-/** The columns of a table of episodes. */
-export const COLUMNS = [
+const COLUMNS = [
 	{ name: "task", label: "Task", cell: taskName },
 	text("phase", "Phase"),
 	figure("step", "Step"),
@@ -40,7 +39,8 @@ function outcome({ failure, is_success: right, reward }) {
 	return failure ? failure.split(":").at(-1) : ({ true: "✓ ", false: "✗ " }[right] ?? "") + score(reward);
 }
 
-function tone({ failure, is_success: right }) {
+/** Whether an episode is good, bad, or neither is known. */
+export function tone({ failure, is_success: right }) {
 	return failure || right === false ? "bad" : right ? "good" : "";
 }
 
@@ -51,10 +51,12 @@ function tone({ failure, is_success: right }) {
 export async function episodeList(page, run) {
 	const summary = h("p.quiet", { role: "status" });
 	const value = (name) => page.query.get(name) ?? "";
+	// What comes from a service that runs on: the newest first.
+	const descends = () => (value("order") ? value("order") === "descending" : run.source);
 	const rows = new Pages(
 		(offset, limit) => {
 			const filters = Object.fromEntries(FILTERS.map((name) => [name, value(name)]));
-			return page.get("episodes", { run: run.run, ...filters, sort: value("sort"), descending: value("order") === "descending" ? "1" : "", offset, limit });
+			return page.get("episodes", { run: run.run, ...filters, sort: value("sort"), descending: descends() ? "1" : "", offset, limit });
 		},
 		(error) => page.fail(error),
 	);
@@ -113,12 +115,12 @@ export async function episodeList(page, run) {
 	const table = new Table(page, {
 		label: "Episodes",
 		rows,
-		columns: COLUMNS,
+		columns: run.source ? COLUMNS.filter(({ name }) => name !== "phase" && name !== "member").map((column) => (column.name === "step" ? { ...column, label: "Version" } : column)) : COLUMNS,
 		href: (row) => episodeAddress(run.run, row.id),
-		sort: { name: value("sort") || "line", descending: value("order") === "descending" },
+		sort: { name: value("sort") || "line", descending: descends() },
 		onsort: (name, descending) => {
 			table.sortedBy(name, descending);
-			page.set({ sort: name, order: descending ? "descending" : "" });
+			page.set({ sort: name, order: descending ? "descending" : "ascending" });
 			again();
 		},
 		empty: "No episode matches.",

@@ -10,14 +10,15 @@ export function number(value) {
 	if (typeof value !== "number") return String(value);
 	const size = Math.abs(value);
 	if (Number.isInteger(value) && size < 1e12) return WHOLE.format(value);
-	if (size >= 1e6 || (size < 1e-3 && size > 0)) return value.toExponential(2);
+	if (size >= 1e6 || (size < 1e-3 && size > 0)) return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
 	return String(Number(value.toPrecision(size >= 1000 ? 6 : 4)));
 }
 
 /** A reward or an accuracy, with three decimals so that columns line up. */
 export function score(value) {
 	if (value === null || value === undefined) return NONE;
-	return Math.abs(value) >= 1e6 ? value.toExponential(2) : Math.abs(value) >= 1000 ? number(value) : value.toFixed(3);
+	if (Math.abs(value) >= 1e6) return value.toExponential(2).replace("e+", "e");
+	return Math.abs(value) >= 1000 ? number(value) : value.toFixed(3);
 }
 
 /** A number that always has its sign. */
@@ -58,16 +59,4 @@ export function moment(iso) {
 /** "1 episode", "2 episodes". */
 export function count(many, noun) {
 	return `${number(many)} ${noun}${many === 1 ? "" : "s"}`;
-}
-
-/** Rewards between `low` and `high` as a row of bars, one character each; × is a failed episode. */
-export function bars(rewards, low, high) {
-	const range = high - low || 1;
-	return rewards
-		.map((reward) => {
-			if (reward === null || reward === undefined) return "×";
-			const level = Math.max(0, Math.min(7, Math.round((7 * (reward - low)) / range)));
-			return "▁▂▃▄▅▆▇█"[level];
-		})
-		.join("");
 }

@@ -1,5 +1,5 @@
 /**
- * Addresses to views. A view is a function that returns the content of the page; when another address is opened, its
+ * Addresses to views. A view is a function that returns the content of the page, or the address to show in its place; when another address is opened, its
  * signal is aborted, which ends its requests, listeners and streams.
  */
 
@@ -29,6 +29,11 @@ export class Page {
 		this.crumbs = [];
 	}
 
+	/** Whether the run of the address is all that was opened. */
+	alone() {
+		return this.query.get("run") === ".";
+	}
+
 	/** Ask `/api/NAME`, until the view is left. */
 	get(name, parameters) {
 		return get(name, parameters, this.signal);
@@ -38,7 +43,7 @@ export class Page {
 	named(title, above = []) {
 		this.title = title;
 		this.crumbs = above;
-		this.near.up = above.at(-1)?.[1] ?? (this.path === "/" ? null : "/");
+		this.near.up = above.at(-1)?.[1] ?? (this.path === "/" || this.alone() ? null : "/");
 	}
 
 	/** Say why something failed, unless the view was left. */
@@ -152,6 +157,10 @@ async function render(scroll) {
 	clearTimeout(slow);
 	if (page.signal.aborted) return;
 	say("");
+	if (typeof content === "string") {
+		history.replaceState(history.state, "", content);
+		return render(scroll);
+	}
 	document.title = `${page.title} · AgentJet studio`;
 	showCrumbs(page);
 	fill(main, content);
@@ -160,7 +169,7 @@ async function render(scroll) {
 	scrollTo(0, scroll);
 	for (const action of page.afterwards) action();
 	main.ariaBusy = false;
-	if (first || !inMain) return;
+	if (first || !inMain || main.contains(document.activeElement)) return;
 	const again = focused && main.querySelector(`[data-focus="${CSS.escape(focused)}"], [href="${CSS.escape(focused)}"]`);
 	(again || heading || main).focus({ preventScroll: true });
 }

@@ -7,7 +7,7 @@ export function showCrumbs(page) {
 	const crumbs = page.crumbs.map(([label, href]) => h("li", h("a", { href }, data(label))));
 	fill(
 		document.getElementById("crumbs"),
-		h("ol", h("li", h("span.brand", "AgentJet")), page.path !== "/" && h("li", h("a", { href: "/" }, "Runs")), crumbs, h("li", { "aria-current": "page" }, data(page.title))),
+		h("ol", h("li", h("span.brand", "AgentJet")), page.path !== "/" && !page.alone() && h("li", h("a", { href: "/" }, "Runs")), crumbs, h("li", { "aria-current": "page" }, data(page.title))),
 	);
 	const runs = page.query.getAll("run");
 	const form = document.getElementById("find");

@@ -53,7 +53,7 @@ export class Table {
 			height = Math.max(0, innerHeight - Math.max(0, body.top));
 		}
 		const others = document.getElementsByTagName("*").length - this.body.getElementsByTagName("*").length;
-		const most = Math.max(LEAST_ROWS, Math.floor((MOST_NODES - 1.6 * others) / (2 * this.columns.length + 4)));
+		const most = Math.max(LEAST_ROWS, Math.floor((MOST_NODES - 1.6 * others) / (this.nodes ?? 2 * this.columns.length + 4)));
 		const seen = Math.ceil(height / this.height) + 1;
 		const more = Math.max(0, Math.min(OVERSCAN, (most - seen) >> 1));
 		const first = Math.max(0, Math.min(total - 1, Math.floor(top / this.height) - more));
@@ -64,6 +64,7 @@ export class Table {
 		this.below.firstChild.style.height = `${Math.max(0, total - last) * this.height}px`;
 		this.above.hidden = first === 0;
 		this.below.hidden = last >= total;
+		this.nodes ??= this.shown.size ? 1.7 * this.shown.get(first).element.getElementsByTagName("*").length + 4 : null;
 		const measured = this.shown.get(first) && box(this.shown.get(first).element).height;
 		if (measured > 1 && Math.abs(measured - this.height) > 0.4) {
 			this.height = measured;

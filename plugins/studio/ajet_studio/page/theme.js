@@ -4,6 +4,7 @@ import { setText } from "./dom.js";
 import { recall, remember } from "./kept.js";
 
 const THEMES = ["automatic", "light", "dark"];
+const SIGNS = { automatic: "◐", light: "☀", dark: "☾" };
 
 /** Apply the remembered theme and make the button change it. */
 export function startTheme() {
@@ -20,5 +21,8 @@ export function nextTheme() {
 
 function apply(theme) {
 	document.documentElement.dataset.theme = THEMES.includes(theme) ? theme : THEMES[0];
-	setText(document.getElementById("theme"), `Theme: ${document.documentElement.dataset.theme}`);
+	const shown = document.documentElement.dataset.theme;
+	const button = document.getElementById("theme");
+	setText(button, SIGNS[shown]);
+	button.ariaLabel = button.title = `Theme: ${shown}`;
 }

@@ -1,28 +1,29 @@
 /**
- * A grid of tokens of any length. Every line has the same number of tokens and the same height, so the place of each of a
- * million tokens is known, and only the lines in view are in the document.
+ * A grid of tokens of any length. A line ends with a token that contains a line feed, or after so many tokens. Every line has the
+ * same height, so the place of each of a million tokens is known, and only the lines in view are in the document.
  */
 
 import { h, watch } from "./dom.js";
 import { number } from "./format.js";
 import { oneLine, shortened } from "./text.js";
 
-const WIDEST = 24;
+const WIDEST = 32;
 const NARROWEST = 4;
-const TOKEN = 52;
+const TOKEN = 44;
 const PLACE = 88;
 const MOST_TOKENS = 700;
 const LONGEST = 60;
 
 export class TokenGrid {
 	/**
-	 * @param {object} options `label`; `total`; `at(index)`, a token if it is here; `want(from, to)` asks for tokens;
+	 * @param {object} options `label`; `total`; `ends`, places behind line feeds; `at(index)`, a token if it is here; `want(from, to)` asks for tokens;
 	 *   `className(token)`; `onpoint(index)` when a token has the pointer or the cursor; `onmove(index)` when the cursor
 	 *   has moved
 	 */
 	constructor(page, options) {
 		Object.assign(this, options);
 		this.columns = 16;
+		this.starts = [0];
 		this.height = 26;
 		this.cursor = 0;
 		this.shown = new Map();
@@ -45,8 +46,14 @@ export class TokenGrid {
 			this.columns = many;
 			this.height = height;
 		}
-		this.space.style.height = `${Math.ceil(this.total / this.columns) * this.height}px`;
-		this.element.setAttribute("aria-rowcount", Math.ceil(this.total / this.columns));
+		this.starts = [];
+		let from = 0;
+		for (const end of [...this.ends, this.total]) {
+			for (; from < end; from += this.columns) this.starts.push(from);
+			from = end;
+		}
+		this.space.style.height = `${this.starts.length * this.height}px`;
+		this.element.setAttribute("aria-rowcount", this.starts.length);
 		this.element.setAttribute("aria-colcount", this.columns + 1);
 		this.update(changed);
 	}
@@ -58,10 +65,11 @@ export class TokenGrid {
 			this.shown.clear();
 		}
 		const view = this.element.clientHeight || 600;
-		const lines = Math.ceil(this.total / this.columns);
+		const lines = this.starts.length;
 		const first = Math.max(0, Math.floor(this.element.scrollTop / this.height) - 1);
-		const most = Math.floor(MOST_TOKENS / this.columns);
-		const last = Math.min(lines, first + Math.min(most, Math.ceil(view / this.height) + 3));
+		const most = Math.min(lines, first + Math.ceil(view / this.height) + 3);
+		let last = Math.min(lines, first + 1);
+		while (last < most && (this.starts[last + 1] ?? this.total) - this.starts[first] <= MOST_TOKENS) last += 1;
 		for (const [index, line] of this.shown) {
 			if (index < first || index >= last) {
 				line.remove();
@@ -75,7 +83,18 @@ export class TokenGrid {
 			this.space.append(line);
 		}
 		this.mark();
-		this.want(first * this.columns, Math.min(this.total, last * this.columns));
+		this.want(this.starts[first] ?? 0, this.starts[last] ?? this.total);
+	}
+
+	/** The line of a token. */
+	lineOf(index) {
+		let [low, high] = [0, this.starts.length - 1];
+		while (low < high) {
+			const middle = Math.ceil((low + high) / 2);
+			if (this.starts[middle] <= index) low = middle;
+			else high = middle - 1;
+		}
+		return low;
 	}
 
 	/** Go to a token; `focus` gives the grid the focus. */
@@ -85,8 +104,8 @@ export class TokenGrid {
 	}
 
 	line(index) {
-		const from = index * this.columns;
-		const to = Math.min(this.total, from + this.columns);
+		const from = this.starts[index];
+		const to = this.starts[index + 1] ?? this.total;
 		const cells = [];
 		for (let place = from; place < to; place += 1) cells.push(this.cell(place));
 		const line = h("div.line", { role: "row", "aria-rowindex": index + 1 }, h("span.place", { role: "rowheader" }, number(from)), cells);
@@ -98,14 +117,28 @@ export class TokenGrid {
 		const token = this.at(index);
 		if (!token) return h("span.token", { role: "gridcell", id: `token-${index}` }, "·");
 		const classes = ["token", this.className(token), token.call !== null && "answer", token.trained && "trained"];
-		return h("span", { class: classes.filter(Boolean).join(" "), role: "gridcell", id: `token-${index}` }, shortened(oneLine(token.text), LONGEST) || "∅");
+		return h("span", { class: classes.filter(Boolean).join(" "), role: "gridcell", id: `token-${index}` }, shortened(oneLine(token.text), LONGEST).replaceAll(" ", "·") || "∅");
 	}
 
 	key(event) {
 		const page = Math.max(1, Math.floor(this.element.clientHeight / this.height) - 1);
-		const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns, PageUp: -page * this.columns, PageDown: page * this.columns };
-		const ends = { Home: event.ctrlKey ? 0 : this.cursor - (this.cursor % this.columns), End: event.ctrlKey ? this.total - 1 : this.cursor - (this.cursor % this.columns) + this.columns - 1 };
-		const to = event.key in moves ? this.cursor + moves[event.key] : ends[event.key];
+		const line = this.lineOf(this.cursor);
+		const end = (at) => (this.starts[at + 1] ?? this.total) - 1;
+		const down = (by) => {
+			const at = Math.max(0, Math.min(this.starts.length - 1, line + by));
+			return Math.min(end(at), this.starts[at] + this.cursor - this.starts[line]);
+		};
+		const moves = {
+			ArrowLeft: () => this.cursor - 1,
+			ArrowRight: () => this.cursor + 1,
+			ArrowUp: () => down(-1),
+			ArrowDown: () => down(1),
+			PageUp: () => down(-page),
+			PageDown: () => down(page),
+			Home: () => (event.ctrlKey ? 0 : this.starts[line]),
+			End: () => (event.ctrlKey ? this.total - 1 : end(line)),
+		};
+		const to = moves[event.key]?.();
 		if (to === undefined) return;
 		event.preventDefault();
 		this.move(to);
@@ -113,7 +146,7 @@ export class TokenGrid {
 
 	move(index) {
 		this.cursor = Math.max(0, Math.min(this.total - 1, index));
-		const top = Math.floor(this.cursor / this.columns) * this.height;
+		const top = this.lineOf(this.cursor) * this.height;
 		const { scrollTop, clientHeight } = this.element;
 		if (top < scrollTop) this.element.scrollTop = top;
 		else if (top + this.height > scrollTop + clientHeight) this.element.scrollTop = top - Math.max(0, clientHeight / 2);

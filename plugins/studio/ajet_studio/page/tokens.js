@@ -1,6 +1,6 @@
 /** The tokens of a timeline, coloured by one of their figures. */
 
-import { h, setText, thinned } from "./dom.js";
+import { fill, h, thinned } from "./dom.js";
 import { count, number, signed } from "./format.js";
 import { recall, remember } from "./kept.js";
 import { episodeAddress, tabs } from "./places.js";
@@ -35,7 +35,7 @@ export async function tokenTab(page, run, episode) {
 	source.onanswer = (answer) => {
 		marks = answer.marks;
 	};
-	await source.start();
+	const [{ ends }] = await Promise.all([page.get("lines", { run, id: episode.id, timeline: line.index }), source.start()]);
 	const { total } = source;
 	const start = startOf(page, marks, total);
 
@@ -47,6 +47,7 @@ export async function tokenTab(page, run, episode) {
 	const grid = new TokenGrid(page, {
 		label: `Tokens of timeline ${line.index + 1}`,
 		total,
+		ends,
 		at: (index) => source.at(index),
 		want: (from, to) => source.want(from, to),
 		className: (token) => COLOURS[colour].className(token),
@@ -57,7 +58,12 @@ export async function tokenTab(page, run, episode) {
 		},
 	});
 	source.onchange = () => grid.update(true);
-	const tell = (index) => setText(details, described(source.at(index), index, line));
+	const tell = (index) => {
+		const token = source.at(index);
+		parts.value = marks.findLast(([from]) => from <= index)?.[0];
+		const called = token && token.call !== null;
+		fill(details, described(token, index), called && [" · ", h("a", { href: episodeAddress(run, episode.id, { call: token.call }) }, `call ${token.call} of ${line.lane.agent}`)]);
+	};
 	const choose = h(
 		"select",
 		{ onchange: (event) => {
@@ -105,13 +111,12 @@ function surprise(logprob) {
 	return `t${level < 0 ? 5 : level}`;
 }
 
-function described(token, index, line) {
+function described(token, index) {
 	if (!token) return `Token ${number(index)} is being loaded …`;
 	const parts = [`Token ${number(index)}`, JSON.stringify(token.text), `id ${token.id}`];
 	parts.push(token.call === null ? "context" : token.trained ? "sampled, trained" : "sampled, not trained");
 	if (token.logprob !== null) parts.push(`logprob ${token.logprob.toFixed(3)} (${(100 * Math.exp(token.logprob)).toPrecision(3)} %)`);
 	if (token.advantage !== null) parts.push(`advantage ${signed(token.advantage)}`);
 	if (token.version !== null) parts.push(`weight version ${token.version}`);
-	if (token.call !== null) parts.push(`call ${token.call} of ${line.lane.agent}`);
 	return parts.join(" · ");
 }

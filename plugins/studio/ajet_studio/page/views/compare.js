@@ -1,13 +1,13 @@
-/** Up to six runs: their curves in the same axes, and the settings in which they differ. */
+/** Up to six runs: the settings in which they differ, their curves in the same axes, and their last metrics. */
 
-import { MOST_SERIES } from "../chart.js";
+import { letter, MOST_SERIES } from "../chart.js";
 import { curves } from "../curves.js";
 import { data, h } from "../dom.js";
-import { number, score } from "../format.js";
-import { runAddress, runName } from "../places.js";
+import { number, score, signed } from "../format.js";
+import { runAddress } from "../places.js";
 import { Rows } from "../rows.js";
 import { Table } from "../table.js";
-import { state } from "./runs.js";
+import { state, validation } from "./runs.js";
 
 /** @param {Page} page */
 export async function compareView(page) {
@@ -15,54 +15,57 @@ export async function compareView(page) {
 	const ids = [...new Set(page.query.getAll("run"))].slice(0, MOST_SERIES);
 	if (ids.length < 2) throw new Error("A comparison needs two runs or more. Choose them in the list of runs.");
 	const runs = await Promise.all(ids.map((run) => page.get("run", { run })));
-	const names = distinct(ids);
+	const names = distinct(runs);
 
 	const metrics = {};
 	for (const run of runs) {
-		for (const [name, { explanation, phases }] of Object.entries(run.metrics)) {
-			metrics[name] ??= { explanation, phases };
+		for (const [name, { explanation, varies }] of Object.entries(run.metrics)) {
+			metrics[name] = { explanation, varies: varies || Boolean(metrics[name]?.varies) };
 		}
 	}
-	const phases = [...new Set(runs.flatMap((run) => Object.keys(run.phases)))];
+	const phases = [...new Set(runs.flatMap((run) => Object.values(run.metrics).flatMap((metric) => Object.keys(metric.last))))];
 	let phase = page.query.get("phase") ?? (phases.includes("train") ? "train" : phases[0]);
-	const drawn = curves(page, metrics, (name) => {
-		const of = metrics[name].phases.includes(phase) ? phase : metrics[name].phases[0];
-		return ids.map((run, place) => ({ name: names[place], run, phase: of }));
-	});
+	const has = (run, name) => run.metrics[name]?.last[phase] !== undefined;
+	const drawn = curves(page, metrics, names, (name) => runs.map((run) => (has(run, name) ? { run: run.run, phase } : null)));
+	const without = h("span.quiet");
+	const figures = new Rows();
+	const arrange = () => {
+		const none = names.filter((_, place) => !Object.keys(metrics).some((name) => has(runs[place], name)));
+		without.textContent = none.length ? `No metrics of ${phase}: ${none.join(", ")}` : "";
+		figures.set(lastValues(runs, Object.keys(metrics), phase));
+	};
 	const choose = h(
 		"select",
 		{ onchange: (event) => {
 			phase = event.target.value;
 			page.set({ phase });
+			arrange();
 			drawn.refresh();
 		} },
 		phases.map((one) => h("option", { value: one, selected: one === phase }, one)),
 	);
 
+	const columns = (more) => [{ name: "setting", label: more.label, cell: (row) => row.name }, ...names.map((name, place) => ({ name: `run${place}`, label: `${letter(place)} ${name}`, cell: (row) => row.values[place], ...more.column }))];
 	const rows = new Rows();
 	const all = h("input", { type: "checkbox", onchange: () => rows.set(settings(runs, all.checked)) });
 	rows.rows = settings(runs, false);
-	const table = new Table(page, {
-		label: "Settings",
-		rows,
-		columns: [
-			{ name: "setting", label: "Setting", cell: (row) => row.name },
-			...names.map((name, place) => ({ name: `run${place}`, label: `${"ABCDEF"[place]} ${name}`, cell: (row) => row.values[place] })),
-		],
-		empty: "These runs have the same settings.",
-	});
+	const table = new Table(page, { label: "Settings", rows, columns: columns({ label: "Setting" }), empty: "These runs have the same settings." });
+	const last = new Table(page, { label: "Last metrics", rows: figures, columns: columns({ label: "Metric", column: { figure: true } }) });
+	arrange();
 	for (const run of runs) if (run.state === "live") page.follow(run, () => drawn.refresh());
 	await drawn.start();
 	return h(
 		"div",
 		h("h1", `Comparison of ${runs.length} runs`),
 		summary(runs, names),
-		h("h2", "Curves"),
-		h("div.bar", h("label", "Phase", choose)),
-		drawn.element,
 		h("h2", "Settings that differ"),
-		h("div.bar", h("label", all, "also those that are the same")),
 		table.element,
+		h("div.bar", h("label", all, "also those that are the same")),
+		h("h2", "Curves"),
+		h("div.bar", h("label", "Phase", choose), without),
+		drawn.element,
+		h("h2", "Last values, and how far from those of A"),
+		last.element,
 	);
 }
 
@@ -70,25 +73,33 @@ function summary(runs, names) {
 	const row = (run, place) =>
 		h(
 			"li.bar",
-			h("b", { class: `s${place}` }, "ABCDEF"[place]),
+			h("b", { class: `s${place}` }, letter(place)),
 			h("a", { href: runAddress(run.run) }, data(names[place])),
 			state(run),
-			h("span.quiet", `${number(run.steps)} steps · reward ${score(run.reward)} · validation ${score(run.validation_before)} → ${score(run.validation_after)}`),
+			h("span.quiet", [`${number(run.steps)} steps`, `reward ${score(run.reward)}`, `validation ${validation(run)}`, run.learning_rate !== null && `learning rate ${number(run.learning_rate)}`].filter(Boolean).join(" · ")),
 		);
 	return h("ul", runs.map(row));
 }
 
-/** The last folder of each id, or the whole id where two would be the same. */
-function distinct(ids) {
-	const short = ids.map(runName);
-	return ids.map((id, place) => (short.filter((one) => one === short[place]).length > 1 ? id : short[place]));
+/** The name of each run, with its folder where two would be the same. */
+function distinct(runs) {
+	return runs.map(({ run, name }) => (runs.filter((one) => one.name === name).length > 1 && name !== run ? `${name} (${run})` : name));
 }
 
 function settings(runs, all) {
-	const names = [...new Set(runs.flatMap((run) => Object.keys(run.settings)))].sort();
+	const names = [...new Set(runs.flatMap((run) => Object.keys(run.settings)))].sort().filter((name) => name !== "run.name");
 	return names
 		.map((name) => ({ name, values: runs.map((run) => (name in run.settings ? written(run.settings[name]) : "–")) }))
 		.filter(({ values }) => all || new Set(values).size > 1);
+}
+
+function lastValues(runs, names, phase) {
+	const shown = names.map((name) => ({ name, found: runs.map((run) => run.metrics[name]?.last[phase]) })).filter(({ found }) => found.some((value) => value !== undefined));
+	return shown.map(({ name, found }) => ({ name, values: found.map((value, place) => `${number(value)}${place && value !== undefined && found[0] !== undefined ? ` (${difference(value - found[0])})` : ""}`) }));
+}
+
+function difference(by) {
+	return Math.abs(by) >= 0.001 || by === 0 ? signed(by) : `${by < 0 ? "−" : "+"}${number(Math.abs(by))}`;
 }
 
 function written(value) {

@@ -58,6 +58,7 @@ function facts(run, episode) {
 
 function chatTab(page, run, episode) {
 	const transcript = chat(page, run, episode);
+	if (page.query.has("call")) page.after(() => transcript.jump(Number(page.query.get("call"))));
 	const part = (name, options) => longText(episode[name], { load: moreOf(page, run, episode, name), ...options });
 	const beside = (title, name) => h("section", h("h2", title), episode[name].text ? part(name, { first: 800 }) : h("p.quiet", "None."));
 	return h(
@@ -129,13 +130,14 @@ function recording(run, id) {
 }
 
 function sameTask(run, episode) {
+	const named = (other) => `${stepName(other.phase, other.step)}, member ${number(other.member)}`;
 	const one = (other) =>
 		h(
 			"li",
-			h("a", { href: episodeAddress(other.run, other.id) }, stepName(other.phase, other.step)),
+			h("a", { href: episodeAddress(other.run, other.id) }, named(other)),
 			other.run !== run && [" of ", data(runName(other.run))],
 			` reward ${score(other.reward)} · `,
-			h("a", { href: address("/versus", [["run", run], ["id", episode.id], ["run", other.run], ["id", other.id]]), "aria-label": `Compare with ${stepName(other.phase, other.step)}` }, "compare"),
+			h("a", { href: address("/versus", [["run", run], ["id", episode.id], ["run", other.run], ["id", other.id]]), "aria-label": `Compare with ${named(other)}` }, "compare"),
 		);
 	const all = episode.same_task;
 	const few = thinned(all, FEW);

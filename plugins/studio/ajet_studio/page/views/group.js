@@ -1,10 +1,11 @@
 /** A group: the episodes of one task in one step side by side, with what each answered. */
 
 import { address, data, h, moveAmong } from "../dom.js";
-import { count, number, signed } from "../format.js";
+import { count, number, score, signed } from "../format.js";
 import { longText, moreOf } from "../longtext.js";
 import { above, episodeAddress, groupAddress, neighbours } from "../places.js";
-import { reward } from "../episodes.js";
+import { reward, tone } from "../episodes.js";
+import { sparkbars } from "../spark.js";
 import { asText } from "../text.js";
 
 const MOST_CARDS = 24;
@@ -15,6 +16,12 @@ export async function groupView(page) {
 	const of = { phase: page.query.get("phase") ?? "train", step: Number(page.query.get("step") ?? 0), task: page.query.get("task") ?? "" };
 	page.named(of.task, above(run, { phase: of.phase, step: of.step }));
 	const group = await page.get("group", { run, ...of });
+	const tones = group.rows.map(tone);
+	const judged = group.rows.filter((row) => !row.failure && row.reward !== null).map((row) => row.reward);
+	const [low, high] = [Math.min(0, ...judged), Math.max(...judged)];
+	const bars = sparkbars(group.rows.map((row) => (row.failure ? null : row.reward)), tones, low, high);
+	const failedFirst = (rows) => rows.sort((a, b) => Boolean(b.failure) - Boolean(a.failure));
+	failedFirst(group.rows);
 	const from = Math.max(0, Math.min(Number(page.query.get("from") ?? 0), group.rows.length - 1));
 	const shown = group.rows.slice(from, from + MOST_CARDS);
 	const cards = h("div.cards", { "data-list": true }, shown.map((row) => card(page, run, row)));
@@ -32,7 +39,8 @@ export async function groupView(page) {
 		h(
 			"div.title",
 			h("h1", "Group of ", data(of.task)),
-			h("span.quiet", count(group.rows.length, "episode")),
+			bars,
+			h("span.quiet", [count(group.rows.length, "episode"), judged.length > 0 && `rewards ${score(Math.min(...judged))} to ${score(high)}`, judged.length < group.rows.length && `${number(group.rows.length - judged.length)} failed`].filter(Boolean).join(", ")),
 			h("span.push", neighbours(page, "group", near(group.previous), near(group.next))),
 		),
 		await facts(page, run, group),
@@ -82,7 +90,7 @@ function card(page, run, row) {
 			"header",
 			h("h3", h("a", { href }, `Member ${number(row.member)}`)),
 			reward(row),
-			h("span.advantage.mono", { title: "advantage" }, row.advantage === null ? "" : signed(row.advantage)),
+			row.advantage !== null && h("span.advantage.quiet", `advantage ${signed(row.advantage)}`),
 		),
 		h("p.quiet", `${count(row.calls, "call")} · ${count(row.tokens, "token")} · ${number(row.trained_tokens)} trained${row.breaks ? ` · ${count(row.breaks, "break")}` : ""}`),
 		response,

@@ -1,8 +1,9 @@
 /** One run: curves, steps, episodes, counters, settings, logs, checkpoints. */
 
 import { figure, order, text } from "../columns.js";
+import { MOST_SERIES } from "../chart.js";
 import { curves } from "../curves.js";
-import { data, definitions, h, setText } from "../dom.js";
+import { data, definitions, fill, h, setText } from "../dom.js";
 import { bytes, duration, moment, number, score } from "../format.js";
 import { episodeList } from "../episodes.js";
 import { runAddress, runName, stepAddress, tabs } from "../places.js";
@@ -11,10 +12,13 @@ import { Rows } from "../rows.js";
 import { say } from "../shell.js";
 import { Table } from "../table.js";
 import { asText, oneLine } from "../text.js";
-import { state, validation } from "./runs.js";
+import { last, state, validation } from "./runs.js";
 
-const TABS = { curves: curvesTab, steps: stepsTab, episodes: episodesTab, counters: countersTab, settings: settingsTab, log: logTab, checkpoints: checkpointsTab };
+const TABS = { store: storeTab, curves: curvesTab, steps: stepsTab, episodes: episodesTab, counters: countersTab, settings: settingsTab, log: logTab, checkpoints: checkpointsTab };
 const STEPS = 500;
+const FEW = 20;
+/** Of a source, which is no run folder. */
+const OF_SOURCE = ["store", "curves", "steps", "episodes", "settings"];
 
 /** @param {Page} page */
 export async function runView(page) {
@@ -22,7 +26,8 @@ export async function runView(page) {
 	page.named(runName(id));
 	const run = await page.get("run", { run: id });
 	page.named(run.name || runName(id));
-	const chosen = page.query.get("tab") in TABS ? page.query.get("tab") : "curves";
+	const names = run.source ? OF_SOURCE : Object.keys(TABS).filter((name) => name !== "store");
+	const chosen = names.includes(page.query.get("tab")) ? page.query.get("tab") : names[0];
 	const head = header(run);
 	const tab = await TABS[chosen](page, run);
 	page.follow(run, async () => {
@@ -31,7 +36,8 @@ export async function runView(page) {
 		await tab.refresh?.(now);
 		if (now.state !== run.state) reload();
 	});
-	const list = Object.keys(TABS).map((name) => [name, name[0].toUpperCase() + name.slice(1), runAddress(id, { tab: name === "curves" ? "" : name })]);
+	const label = (name) => (name === "steps" && run.source ? "Versions" : name[0].toUpperCase() + name.slice(1));
+	const list = names.map((name) => [name, label(name), runAddress(id, { tab: name === names[0] ? "" : name })]);
 	return h("div", head.element, tabs("Parts of the run", list, chosen), tab.element);
 }
 
@@ -42,16 +48,18 @@ function header(run) {
 		facts.replaceChildren(
 			definitions([
 				["State", state(now)],
-				["Started", now.started && moment(now.started)],
-				["Time", duration(now.seconds)],
-				["Steps", now.steps_wanted ? `${number(now.steps)} of ${number(now.steps_wanted)}` : number(now.steps)],
-				["Episodes", number(now.episodes)],
+				[now.source ? "First reply" : "Started", now.started && moment(now.started)],
+				[now.source ? "Until the last one" : "Time", now.seconds !== null && duration(now.seconds)],
+				[now.source ? "Newest version" : "Steps", now.steps_wanted ? `${number(now.steps)} of ${number(now.steps_wanted)}` : number(now.steps)],
+				[now.source ? "Conversations" : "Episodes", number(now.episodes)],
 				["Reward", score(now.reward)],
 				["Validation", validation(now)],
-				["Workflow", data(now.workflow)],
-				["Model", data(now.model)],
+				["Learning rate", now.learning_rate !== null && number(now.learning_rate)],
+				["Workflow", now.workflow && last(now.workflow)],
+				["Model", now.model && last(now.model)],
+				["Algorithm", now.algorithm && data(now.algorithm)],
 				["Backbone", data(now.backbone)],
-				["Algorithm", data(now.algorithm)],
+				["Tags", now.tags.length > 0 && now.tags.map((tag) => h("span.tag", oneLine(tag)))],
 			]),
 		);
 		const notes = [now.indexed < 1 && `The journal is being read: ${Math.floor(now.indexed * 100)} % done. What is listed is not complete yet.`, now.note?.tokenizer && `Tokens have no text: ${now.note.tokenizer}`];
@@ -61,7 +69,35 @@ function header(run) {
 		);
 	};
 	show(run);
-	return { element: h("div", h("div.title", h("h1", data(run.name))), facts, problems), show };
+	return { element: h("div", h("div.title", h("h1", data(run.name)), run.folder !== run.name && data(run.folder, "quiet mono")), facts, problems), show };
+}
+
+/** What the source of the episodes says of itself. */
+async function storeTab(page, run) {
+	const place = h("div");
+	const load = async () => {
+		const { tables } = await page.get("tables", { run: run.run });
+		fill(place, tables.filter(({ rows }) => rows.length).map(({ title, rows }) => [h("h2", title), plainTable(title, rows)]));
+	};
+	await load();
+	return { element: place, refresh: load };
+}
+
+/** A table whose cells may have several lines; first with few rows. */
+function plainTable(title, rows) {
+	const names = Object.keys(rows[0]);
+	const cell = (name, value) => {
+		if (typeof value === "number") return h("td.figure", /reward|validation/.test(name) ? score(value) : number(value));
+		return h("td", value && data(/^\d{4}-\d\d-\d\dT/.test(value) ? moment(value) : value));
+	};
+	const row = (one) => h("tr", names.map((name) => cell(name, one[name])));
+	const body = h("tbody", rows.slice(0, FEW).map(row));
+	const rest = h("button", { onclick: () => {
+		fill(body, rows.map(row));
+		rest.remove();
+	} }, `Show all ${number(rows.length)}`);
+	const heads = names.map((name) => h("th", { scope: "col", class: typeof rows[0][name] === "number" ? "figure" : null }, name[0].toUpperCase() + name.slice(1)));
+	return h("div.table", { role: "region", "aria-label": title, tabindex: 0 }, h("table.plain", h("thead", h("tr", heads)), body), rows.length > FEW && rest);
 }
 
 async function curvesTab(page, run) {
@@ -69,7 +105,8 @@ async function curvesTab(page, run) {
 	if (!Object.keys(metrics).length) {
 		return { element: h("p.quiet", "There are no metrics yet. They appear with the first step.") };
 	}
-	const drawn = curves(page, metrics, (name) => trainFirst(metrics[name].phases).map((phase) => ({ name: phase, run: run.run, phase })));
+	const phases = trainFirst(new Set(Object.values(metrics).flatMap((metric) => Object.keys(metric.last)))).slice(0, MOST_SERIES);
+	const drawn = curves(page, metrics, phases, (name) => phases.map((phase) => (phase in metrics[name].last ? { run: run.run, phase } : null)));
 	await drawn.start();
 	return { element: drawn.element, refresh: () => drawn.refresh() };
 }
@@ -100,7 +137,7 @@ async function stepsTab(page, run) {
 		label: `Steps of ${phase}`,
 		rows,
 		columns: [
-			text("step", "Step"),
+			text("step", run.source ? "Version" : "Step"),
 			figure("episodes", "Episodes"),
 			figure("reward", "Reward", score),
 			figure("failures", "Failures"),

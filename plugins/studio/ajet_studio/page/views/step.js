@@ -1,11 +1,12 @@
 /** One step: its metrics, and its groups with their rewards as bars. */
 
 import { figure } from "../columns.js";
-import { data, definitions, h } from "../dom.js";
-import { taskName } from "../episodes.js";
-import { bars, number, score } from "../format.js";
+import { data, h } from "../dom.js";
+import { taskName, tone } from "../episodes.js";
+import { duration, number, score } from "../format.js";
 import { above, groupAddress, neighbours, stepAddress, stepName } from "../places.js";
 import { Rows } from "../rows.js";
+import { sparkbars } from "../spark.js";
 import { Table } from "../table.js";
 
 const PAGE = 200;
@@ -28,10 +29,10 @@ export async function stepView(page) {
 		rows,
 		columns: [
 			{ name: "task", label: "Task", cell: taskName },
-			{ name: "bars", label: "Rewards", cell: (row) => h("span", { title: row.rewards.map(score).join("  ") }, bars(row.rewards, row.low, row.high)) },
+			{ name: "bars", label: "Rewards", cell: (row) => h("span", { title: row.rewards.map(score).join("  ") }, sparkbars(row.rewards, row.tones, row.low, row.high)) },
 			figure("mean", "Mean", score),
-			figure("least", "Least", score),
-			figure("most", "Greatest", score),
+			figure("least", "Min", score),
+			figure("most", "Max", score),
 			figure("rewards", "Episodes", (all) => number(all.length)),
 			figure("failures", "Failures"),
 		],
@@ -91,6 +92,7 @@ function groupsOf(episodes) {
 			task,
 			query: siblings[0].query,
 			rewards,
+			tones: siblings.map(tone),
 			low,
 			high,
 			mean: judged.length ? judged.reduce((a, b) => a + b, 0) / judged.length : null,
@@ -101,8 +103,30 @@ function groupsOf(episodes) {
 	});
 }
 
+/** Metrics by what they are about; what is in none of these is `Other`. */
+const PARTS = {
+	Rewards: /^(reward|accuracy|pass|greedy|groups|episodes_zero|rewards?\/|judge\/)/,
+	Episodes: /^(episodes|failed|calls|timelines|merge|breaks|missed)/,
+	Tokens: /^(tokens|dropped|staleness|weight_version|prompt|answer)/,
+	Update: /^(loss|grad|optimizer|learning|logprob|reference|entropy|kl|clip|ratio|value)/,
+	Time: /^seconds/,
+	Other: /./,
+};
 function facts(row, metrics) {
-	const rows = Object.entries(row).filter(([name, value]) => typeof value === "number" && name !== "step");
-	const short = rows.slice(0, 80).map(([name, value]) => [data(name), h("span", { title: metrics[name]?.explanation }, number(value))]);
-	return definitions(short);
+	// What the studio counts while a step runs is among the metrics of a finished one.
+	const twice = ["step", "episodes_failed" in row && "failures", "seconds_rollout" in row && "seconds"];
+	const left = new Set(Object.keys(row).filter((name) => typeof row[name] === "number" && !twice.includes(name)));
+	const part = ([title, about]) => {
+		const names = [...left].filter((name) => about.test(name)).slice(0, 40);
+		for (const name of names) left.delete(name);
+		const one = (name) => h("div", { title: metrics[name]?.explanation }, h("dt", data(name)), h("dd", unit(name, row[name])));
+		return names.length > 0 && h("section", h("h2", title), h("dl", names.map(one)));
+	};
+	return h("div.metrics", Object.entries(PARTS).map(part));
+}
+
+function unit(name, value) {
+	if (name.startsWith("seconds")) return duration(value);
+	if (name === "tokens_per_second") return `${number(value)} /s`;
+	return /(zero_advantage|accuracy)$/.test(name) && !name.startsWith("tokens") ? `${number(100 * value)} %` : number(value);
 }

@@ -20,7 +20,7 @@ export async function versusView(page) {
 	if (ids.length < 2) throw new Error("This comparison needs two episodes. Choose “compare” on the page of an episode.");
 	const pair = await Promise.all([0, 1].map((side) => page.get("episode", { run: runs[side] ?? runs[0], id: ids[side] })));
 	const sides = pair.map((episode, side) => ({ run: runs[side] ?? runs[0], episode, items: transcript(episode), about: { page, run: runs[side] ?? runs[0], episode, shows: SHOWS, tools: toolNames(episode) } }));
-	page.named(sides.map(({ episode }) => stepName(episode.phase, episode.step)).join(" and "), above(runs[0]));
+	page.named(pair.map(named).join(" and "), above(runs[0]));
 	const many = Math.max(...sides.map(({ items }) => items.length));
 	const parted = firstDifference(sides);
 	const list = new Windowed(page, {
@@ -42,12 +42,16 @@ export async function versusView(page) {
 	);
 }
 
+function named({ phase, step, member }) {
+	return `${stepName(phase, step)}, member ${number(member)}`;
+}
+
 function head(page, { run, episode }) {
 	const answered = episode.response.text ? "response" : "error";
 	const part = (name) => longText(episode[name], { first: 600, load: moreOf(page, run, episode, name) });
 	return h(
 		"section.card",
-		h("header", h("h2", h("a", { href: episodeAddress(run, episode.id) }, stepName(episode.phase, episode.step))), reward(episode)),
+		h("header", h("h2", h("a", { href: episodeAddress(run, episode.id) }, named(episode))), reward(episode)),
 		h("p.quiet", data(runName(run)), ` · ${number(episode.calls.length)} calls · ${number(episode.tokens)} tokens · ${duration(episode.seconds)}`),
 		episode.feedback.text && h("details", h("summary", "The judge's reason"), part("feedback")),
 		episode[answered].text ? part(answered) : h("p.quiet", "No response."),
