@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import signal
 import subprocess
 import sys
@@ -116,6 +117,30 @@ def test_a_run_whose_loop_is_blocked_ends_with_the_error_that_it_is_given(patien
     assert cleaned.is_set() and time.monotonic() - started < 50
 
 
+def test_no_traceback_of_an_interrupted_task_follows_the_error_of_the_run(
+    patient: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked = threading.Event()
+
+    def watchdog(loop: asyncio.AbstractEventLoop) -> None:
+        blocked.wait(60)
+        end_run(loop, AjetError("the loop is blocked"))
+
+    async def blocks() -> None:
+        blocked.set()
+        time.sleep(60)
+
+    async def main() -> None:
+        threading.Thread(target=watchdog, args=(asyncio.get_running_loop(),)).start()
+        blocking = asyncio.create_task(blocks())
+        await asyncio.wait({blocking})
+
+    with pytest.raises(AjetError, match="the loop is blocked"):
+        run(main())
+    gc.collect()
+    assert not caplog.messages
+
+
 def test_a_run_is_told_whether_it_can_be_ended_from_outside() -> None:
     in_thread: list[bool] = []
 
@@ -215,6 +240,7 @@ def test_two_interruptions_that_python_notices_as_one_still_end_the_run() -> Non
 
 SCRIPT = """
 import asyncio
+import gc
 from ajet.utils import asyncrun
 from ajet.utils.asyncrun import run
 asyncrun.GRACE = 0.5

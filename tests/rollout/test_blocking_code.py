@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -218,6 +220,29 @@ def test_a_workflow_that_blocks_when_it_is_cancelled_is_named_and_ends_the_run_t
     with pytest.raises(AjetError, match=rf"1\.1/t1/0 has blocked .*{HERE}:.*loop_timeout"):
         asyncrun.run(rollout.run(plans, lambda e: enough.set(), enough))
     assert any("blocked the event loop" in line for line in b.lines)
+
+
+def test_native_code_that_holds_the_interpreters_lock_is_shown(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import asyncio, ctypes, os\n"
+        "from ajet.rollout.watchdog import Board, watched_loop\n"
+        "def judge():\n"
+        "    ctypes.PyDLL(None).poll(None, 0, 3600_000)\n"
+        "async def main():\n"
+        "    with watched_loop(Board(), 1.0, 1.0, print):\n"
+        "        await asyncio.sleep(1.0)\n"
+        "        await asyncio.to_thread(judge)\n"
+        "asyncio.run(main())\n"
+    )
+    process = subprocess.Popen([sys.executable, str(program)], stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr
+        lines = iter(process.stderr.readline, "")
+        assert any(f'{program}", line 4 in judge' in line for line in lines)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_blocking_client_that_is_answered_gets_on(bench, engine) -> None:

@@ -7,12 +7,13 @@ loop itself: no deadline is kept then, and nothing on the loop could report it. 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -88,7 +89,8 @@ def watched_loop(
 ) -> Iterator[None]:
     """A block of a coroutine. If a call blocks the event loop for ``after`` seconds without any progress, say which one,
     each time; after ``limit`` seconds ``end``, by default `end_run`, is called in the watching thread; if it returns
-    False, that is reported. A debugger may block the loop without limit."""
+    False, that is reported. A debugger may block the loop without limit. While native code holds the interpreter's lock, no Python
+    code runs, here neither: after ``limit`` seconds the stack of each thread is printed."""
     loop = asyncio.get_running_loop()
     watch = _LoopWatch(loop, board, after, limit, say, end or partial(end_run, loop))
     thread = threading.Thread(target=watch.run, name="ajet-watchdog", daemon=True)
@@ -123,14 +125,23 @@ class _LoopWatch:
 
     def run(self) -> None:
         """Watch until the block has ended."""
-        while not self.ended.wait(self._look):
-            turned = threading.Event()
-            try:
-                self._loop.call_soon_threadsafe(turned.set)
-            except RuntimeError:  # the loop has been closed: a debugger may delay this thread that long
-                return
-            if not turned.wait(self._look):
-                self._blocked(turned)
+        try:
+            while not self.ended.wait(self._look):
+                self._heed_native_code()
+                turned = threading.Event()
+                try:
+                    self._loop.call_soon_threadsafe(turned.set)
+                except RuntimeError:  # the loop has been closed: a debugger may delay this thread that long
+                    return
+                if not turned.wait(self._look):
+                    self._blocked(turned)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def _heed_native_code(self) -> None:
+        """Let a thread of the interpreter, which needs no lock, print all stacks if this is not called again in time."""
+        with suppress(AttributeError, OSError, RuntimeError, ValueError):  # there is no file for it
+            faulthandler.dump_traceback_later(self._limit, file=sys.__stderr__)
 
     def _blocked(self, turned: threading.Event) -> None:
         """Warn, and at the limit end the run, until the loop runs again."""
@@ -138,6 +149,7 @@ class _LoopWatch:
         moved = self._board.last_change
         while True:
             began = time.monotonic()
+            self._heed_native_code()
             if turned.wait(step) or self.ended.is_set():
                 return
             if under_debugger() or self._board.last_change != moved:

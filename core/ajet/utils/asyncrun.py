@@ -122,6 +122,7 @@ class _Blocked(KeyboardInterrupt):
 def _end(runner: asyncio.Runner, executor: ThreadPoolExecutor, say: Callable[[str], None]) -> None:
     """End all tasks and threads of a stopped loop, and close the loop unless some of them continue."""
     loop, deadline = runner.get_loop(), time.monotonic() + GRACE
+    loop.set_exception_handler(_tell_all_but_interruptions)
     try:
         with _limited(loop, 2 * GRACE):
             left = [_describe(task) for task in loop.run_until_complete(_cancel_all(GRACE))]
@@ -141,6 +142,12 @@ def _end(runner: asyncio.Runner, executor: ThreadPoolExecutor, say: Callable[[st
     loop.set_exception_handler(lambda *_: None)
     _left_behind.append(runner)
     say(f"left behind because it does not end when it is cancelled: {'; '.join(left)}")
+
+
+def _tell_all_but_interruptions(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Of a task that was interrupted, nobody asks for the exception; asyncio would print its traceback after the run's error."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)
 
 
 async def _cancel_all(seconds: float) -> list[asyncio.Task[Any]]:
