@@ -240,7 +240,6 @@ def test_two_interruptions_that_python_notices_as_one_still_end_the_run() -> Non
 
 SCRIPT = """
 import asyncio
-import gc
 from ajet.utils import asyncrun
 from ajet.utils.asyncrun import run
 asyncrun.GRACE = 0.5
