@@ -73,6 +73,14 @@ def test_cells_call_and_await_runs_and_show_their_results_as_html(client: Notebo
     assert "<td>accuracy</td><td>1</td>" in scores.data["text/html"]
 
 
+def test_the_progress_of_a_cell_is_one_output_that_is_replaced(client: NotebookClient) -> None:
+    outputs(client, SETUP, "ajet.run(workflow=agent, **{**job, 'progress': True}).after.reward")
+    progress, reward = client.nb.cells[-1].outputs
+    assert progress.data["text/plain"].startswith("run folder: ")
+    assert "\nbatch: " in progress.data["text/plain"] or "\nno batch: " in progress.data["text/plain"]
+    assert reward.data["text/plain"] == "1.0"
+
+
 @pytest.mark.slow
 def test_cells_evaluate_and_check_a_model(client: NotebookClient, model: Path) -> None:
     named = f"MODEL = {str(model)!r}"

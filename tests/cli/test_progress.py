@@ -127,34 +127,35 @@ def test_bars_show_steps_and_give_the_terminal_back_when_interrupted(
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")  # the cursor is back
 
 
-def seen(out: io.StringIO) -> list[str]:
-    """The lines of a notebook's output: a carriage return starts its line again."""
-    return [line.rpartition("\r")[2].rstrip() for line in out.getvalue().split("\n")]
+def cell_showing() -> tuple[Cell, list[str]]:
+    """A cell, and all texts that its output has had."""
+    shown: list[str] = []
+    return Cell(shown.append), shown
 
 
-def test_a_notebook_shows_step_and_episodes_in_one_line_that_updates() -> None:
-    out = io.StringIO()
-    with Cell(out) as cell:
+def test_a_notebook_shows_what_was_said_and_one_line_that_updates() -> None:
+    cell, shown = cell_showing()
+    with cell:
         cell.started(Path("/runs/x"))
         cell.episodes("train", 64, 64)
         cell.step(1, 2, {"reward": 0.5})
         cell._written = 0.0
         cell.episodes("train", 1, 64)
-        assert seen(out) == ["run folder: /runs/x", "step 1/2  reward 0.50  |  train: 1/64 episodes"]
-        written = out.getvalue()
+        assert shown[-1] == "run folder: /runs/x\nstep 1/2  reward 0.50  |  train: 1/64 episodes"
+        before = len(shown)
         cell.episodes("train", 2, 64)
-        assert out.getvalue() == written, "not as often as episodes end"
+        assert len(shown) == before, "not as often as episodes end"
         cell.say("one line to read")
         cell.step(2, 2, {"reward": 1.0})
-    assert seen(out) == ["run folder: /runs/x", "one line to read", "step 2/2  reward 1.00", ""]
+    assert shown[-1] == "run folder: /runs/x\none line to read\nstep 2/2  reward 1.00"
 
 
 def test_a_stage_in_a_notebook_is_gone_when_it_is_complete() -> None:
-    out = io.StringIO()
-    with Cell(out) as cell:
+    cell, shown = cell_showing()
+    with cell:
         cell.stage("starter", 0.5, {"loss": 1.5})
-        assert seen(out) == ["starter 50%  loss 1.5"]
+        assert shown == ["starter 50%  loss 1.5"]
         cell.stage("starter", 1.0, {})
         cell.say("built")
         cell.episodes("check", 4, 4)
-    assert seen(out) == ["built", "check: 4/4 episodes", ""]
+    assert shown[-1] == "built\ncheck: 4/4 episodes"

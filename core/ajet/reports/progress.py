@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -26,7 +27,7 @@ def make_progress() -> Lines:
     from ajet.utils.breakpoints import under_debugger
 
     if type(sys.stdout).__module__.startswith("ipykernel"):
-        return Cell(sys.stdout)  # a notebook shows stderr as an error
+        return Cell(_output())
     live = sys.stderr.isatty() and environ.get("TERM") != "dumb" and not under_debugger()
     return Bars() if live else Lines(sys.stderr)
 
@@ -129,20 +130,19 @@ class Lines:
 
 
 class Cell(Lines):
-    """A `Progress` for the output of a notebook's cell: the last line holds the step and the episodes, and is
-    rewritten in place."""
+    """A `Progress` for a notebook's cell, as one output that is replaced: what was said, and in the last line the step and the
+    episodes. ``show`` replaces it."""
 
-    def __init__(self, out: TextIO) -> None:
-        super().__init__(out)
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__(sys.stdout)
+        self._replace = show
+        self._said: list[str] = []
         self._step = self._phase = ""
-        self._width = 0
-        """Characters of the line that is rewritten; 0 if there is none."""
         self._written = -math.inf
 
     def __exit__(self, *error: object) -> None:
-        with self._lock:
-            if last := self._step or self._phase:
-                self._print(last)
+        if self._step or self._phase:
+            self._show(self._step, "" if self._step else self._phase, now=True)
 
     def stage(self, name: str, fraction: float, metrics: Metrics) -> None:
         """See `Progress.stage`."""
@@ -159,20 +159,31 @@ class Cell(Lines):
         """See `Progress.step`."""
         self._show(f"step {step}/{total}  {self._figures(step, total, metrics)}", "", now=True)
 
+    def _print(self, text: str) -> None:
+        self._said.append(text)
+        self._show(self._step, self._phase, now=True)
+
     def _show(self, step: str, phase: str, *, now: bool) -> None:
         with self._lock:
             self._step, self._phase = step, phase
             if now or time.monotonic() - self._written >= REWRITE_SECONDS:
-                self._write("  |  ".join(filter(None, (step, phase))), end="")
+                self._written = time.monotonic()
+                last = "  |  ".join(filter(None, (step, phase)))
+                self._replace("\n".join([*self._said, *filter(None, [last])]))
 
-    def _print(self, text: str) -> None:
-        self._write(text, end="\n")
 
-    def _write(self, text: str, end: str) -> None:
-        self._written = time.monotonic()
-        cleared = f"\r{'':{self._width}}\r" if self._width else ""
-        print(f"{cleared}{text}", end=end, file=self._out, flush=True)
-        self._width = 0 if end else len(text)
+def _output() -> Callable[[str], None]:
+    """What replaces an output of the cell that runs, which the first text makes."""
+    from IPython.display import DisplayHandle
+
+    handle, begun = DisplayHandle(), False
+
+    def show(text: str) -> None:
+        nonlocal begun
+        (handle.update if begun else handle.display)({"text/plain": text}, raw=True)
+        begun = True
+
+    return show
 
 
 class Bars(Lines):
