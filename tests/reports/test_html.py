@@ -116,6 +116,13 @@ def test_the_axis_has_round_steps_between_the_ends(first: int, last: int, expect
     assert ticks(first, last) == expected
 
 
+def test_the_heading_is_the_name_of_the_run_and_not_its_path(lived: Folder) -> None:
+    text = rendered(lived)
+    assert f"<h1>{lived.dir.name}</h1>" in text
+    (lived.dir / "job.yaml").write_text("run: {name: sums & products}\n")
+    assert "<h1>sums &amp; products</h1>" in rendered(lived)
+
+
 def test_it_needs_nothing_from_outside_and_runs_nothing(lived: Folder) -> None:
     text = rendered(lived, "1.0/t0/1")
     found = Checked(text)

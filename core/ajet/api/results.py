@@ -293,7 +293,7 @@ class Check:
         return f"<Check {len(self.report.episodes)} episodes, {failed} failed, {len(self.warnings)} warnings>"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.text)}</pre>"
+        return f"<pre style='font-family:monospace'>{html.escape(self.text)}</pre>"
 
 
 class Runs(Sequence[Run]):

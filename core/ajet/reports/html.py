@@ -65,8 +65,8 @@ def _text(text: str) -> str:
 
 
 def _run(summary: RunSummary, anchors: Mapping[str, str]) -> Iterator[str]:
-    yield f"<h1>{_text(summary.run)}</h1>"
-    yield _labels(run_labels(summary)[1:])
+    yield f"<h1>{_text(summary.name or Path(summary.run).name)}</h1>"
+    yield _labels(run_labels(summary))
     yield from (f"<p>{_text(note)}</p>" for note in summary.notes)
     if summary.curves:
         yield chart(summary.curves)
