@@ -6,7 +6,7 @@ from ajet.backbones import CAUSES, MEANINGS
 
 METRICS = {
     "reward": "mean reward of the judged episodes",
-    "accuracy": "share of the episodes that succeeded; a failed episode has not",
+    "accuracy": "share of the episodes that succeeded; failed episodes count as those that did not",
     "episodes": "episodes of the step",
     "episodes_failed": "episodes that failed after their last attempt",
     "episodes_zero_advantage": "share of the episodes whose advantage is zero, so that they teach nothing",

@@ -29,6 +29,7 @@ const OF_VIEWS = [
 	["h", "chat: hide or show reasoning"],
 	["m", "chat: hide or show metadata"],
 	["← → ↑ ↓", "tokens and curves: move to another token or step"],
+	["+ -", "curves: zoom in around the step, and out again"],
 ];
 const NAMES = { ArrowDown: "↓", ArrowUp: "↑" };
 

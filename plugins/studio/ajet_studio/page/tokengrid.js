@@ -100,7 +100,9 @@ export class TokenGrid {
 	/** Go to a token; `focus` gives the grid the focus. */
 	go(index, focus = true) {
 		this.move(index);
-		if (focus) this.element.focus({ preventScroll: true });
+		if (!focus) return;
+		this.element.focus({ preventScroll: true });
+		this.element.scrollIntoView({ block: "nearest" });
 	}
 
 	line(index) {
