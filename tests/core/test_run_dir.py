@@ -9,13 +9,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ajet.job.config import Layers
 from ajet.job.job import Job
+from ajet.job.layers import resumed_layers
 from ajet.job.prepare import prepare
-from ajet.runs.run_dir import held, keep_same_tasks, new_run_dir
+from ajet.runs.run_dir import held, keep_same_tasks, new_run_dir, tell_changes
 from ajet.types import AjetError, ConfigError
 from tests.patience import PATIENCE
 
@@ -169,3 +171,32 @@ def test_a_run_that_is_not_deterministic_takes_whatever_tasks_there_are(tmp_path
     run = job.config.run.model_copy(update={"deterministic": False})
     config = job.config.model_copy(update={"run": run})
     keep_same_tasks(tmp_path, dataclasses.replace(with_tasks(job, 3), config=config))
+
+
+def test_a_run_that_goes_on_tells_once_which_settings_are_others(job: Job, tmp_path: Path) -> None:
+    run_dir, said = new_run_dir(with_settings(job, run={"dir": str(tmp_path)})), list[str]()
+    same = prepare(resumed_layers(run_dir), resume=run_dir)
+    tell_changes(run_dir, same, said.append)
+    assert not said
+    other = with_settings(same, train={"learning_rate": 0.5}, rollout={"group_size": 3})
+    tell_changes(run_dir, other, said.append)
+    tell_changes(run_dir, other, said.append)
+    (line,) = said
+    assert f"{run_dir} goes on with other settings: " in line
+    assert f"train.learning_rate 0.5 (was {job.config.train.learning_rate})" in line
+    assert f"rollout.group_size 3 (was {job.config.rollout.group_size})" in line
+    assert line.endswith("A deterministic run repeats only under the same settings")
+
+
+def test_a_torn_note_of_the_settings_is_no_obstacle(job: Job, tmp_path: Path) -> None:
+    run_dir, said = new_run_dir(with_settings(job, run={"dir": str(tmp_path)})), list[str]()
+    for content in ("", "[]", '{"train": '):
+        (run_dir / "settings.json").write_text(content)
+        tell_changes(run_dir, job, said.append)
+    assert not said
+
+
+def with_settings(job: Job, **sections: dict[str, Any]) -> Job:
+    """The job with some keys changed."""
+    new = {name: getattr(job.config, name).model_copy(update=values) for name, values in sections.items()}
+    return dataclasses.replace(job, config=job.config.model_copy(update=new))

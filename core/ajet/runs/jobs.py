@@ -22,7 +22,7 @@ from ajet.job.prepare import build_backbone, check_needs, prepare
 from ajet.learning.algorithms import DPO
 from ajet.plugins import load_plugins, validated
 from ajet.runs import train
-from ajet.runs.run_dir import held
+from ajet.runs.run_dir import held, tell_changes
 from ajet.runs.runtime import answering_engine, own_engine, scripted_engine
 from ajet.services.chat_models import OpenAIChatModel
 from ajet.services.supervisor import with_services
@@ -51,6 +51,8 @@ def prepared(
     with layers.located(), holding, with_services(layers, services):
         with reporting_to(progress):
             job = prepare(layers, resume=folder, read_tasks=read_tasks)
+            if folder is not None and hold:
+                tell_changes(folder, job, progress.say)
         yield job.with_progress(progress)
 
 

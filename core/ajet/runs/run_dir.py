@@ -25,6 +25,7 @@ from ajet.job.prepare import resolved
 from ajet.rollout.checkpoints import CHECKPOINT_STATE
 from ajet.types import AjetError, ConfigError, Task
 from ajet.utils.files import write_whole, writing
+from ajet.utils.keys import leaves
 
 TOKENIZER = "tokenizer"
 """The folder in a run folder that holds the model's tokenizer."""
@@ -33,8 +34,13 @@ LOCK = "run.lock"
 RUNNING = "running.json"
 """Names the process that writes here. Deleted when the run ends or fails normally; if it is still there, the process was
 killed or crashed."""
+SETTINGS = "settings.json"
+"""The resolved job with which the run began or last went on."""
 TASKS = "tasks.json"
 """Ids of the training tasks of a deterministic run, in their order, each with a hash of its content."""
+
+MOST_NAMED = 8
+"""Changed settings that a message names."""
 
 
 def new_run_dir(job: Job, what: str = "") -> Path:
@@ -69,7 +75,29 @@ def keep_job(run_dir: Path, job: Job) -> None:
         _keep_given(run_dir, data["task"], name, tasks)
     written = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     write_whole(run_dir / "job.yaml", written)
+    write_whole(run_dir / SETTINGS, json.dumps(data))
     (run_dir / "versions.json").write_text(json.dumps(versions(job), indent=2))
+
+
+def tell_changes(run_dir: Path, job: Job, say: Callable[[str], None]) -> None:
+    """Say which settings of a run that goes on are others than before, also after its job.yaml was changed or cut, and note them."""
+    file, now = run_dir / SETTINGS, resolved(job)
+    if not file.exists():  # of an earlier release
+        return
+    try:
+        new, old = dict(leaves(now)), dict(leaves(json.loads(file.read_bytes())))
+    except (ValueError, AttributeError):
+        new = old = {}
+    changed = [
+        f"{key} {json.dumps(new.get(key))} (was {json.dumps(old.get(key))})"
+        for key in {**old, **new}
+        if new.get(key) != old.get(key)
+    ]
+    if changed:
+        more = f", and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
+        bits = ". A deterministic run repeats only under the same settings" * job.config.run.deterministic
+        say(f"{run_dir} goes on with other settings: {', '.join(changed[:MOST_NAMED])}{more}{bits}")
+        write_whole(file, json.dumps(now))
 
 
 def _keep_given(run_dir: Path, section: dict[str, Any], name: str, tasks: Sequence[Task]) -> None:
