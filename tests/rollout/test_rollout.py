@@ -89,6 +89,8 @@ def test_failures_are_counted_by_cause_and_end_nothing(bench, tokenizer) -> None
     assert "OpenAI-compatible or Anthropic client on httpx" in by_task["t3"].error, "says what to do about it"
     metrics = summarize(episodes, 1.0)
     assert metrics["episodes_failed"] == 5 and metrics["reward"] == 1.0
+    trained = sum(e.record.sampled_tokens for e in episodes if e.failure is None)
+    assert metrics["tokens_failed"] == metrics["tokens_sampled"] - trained > 0
 
 
 @pytest.mark.parametrize("whose", ["workflow", "judge"])

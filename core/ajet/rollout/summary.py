@@ -75,6 +75,8 @@ def totals(episodes: Sequence[Ended], seconds: float) -> Metrics:
     }
     if judged:
         metrics["reward"] = sum(e.reward for e in judged) / len(judged)
+    if failed := [e for e in episodes if e.failure is not None]:
+        metrics["tokens_failed"] = sum(e.sampled for e in failed)
     verdicts = [e.is_success for e in judged if e.is_success is not None]
     if verdicts:
         metrics["accuracy"] = sum(verdicts) / len(episodes)  # a failed episode has not succeeded
