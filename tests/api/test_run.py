@@ -112,8 +112,10 @@ def test_tasks_are_records_tasks_a_file_a_mapping_or_a_reader(
             return [Task("a", "2+2?", metadata={"answer": "4"})]
 
     (folder / "tasks.jsonl").write_text(json.dumps(RECORDS[0]) + "\n")
+    datasets = pytest.importorskip("datasets")
     given: list[Any] = [
         RECORDS[:1],
+        datasets.Dataset.from_list(RECORDS[:1]),
         (Task("a", "2+2?", metadata={"answer": "4"}) for _ in range(1)),
         "tasks.jsonl",
         Path("tasks.jsonl"),

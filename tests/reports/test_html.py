@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ajet.reports.chart import ticks
+from ajet.reports.chart import scale, ticks
 from ajet.reports.credit import run_credit
 from ajet.reports.episode import episode_report
 from ajet.reports.html import page
@@ -78,7 +78,7 @@ def test_the_page_is_well_formed_with_headings_in_order(lived: Folder) -> None:
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(b <= a + 1 for a, b in pairwise(levels)), "no level is left out"
     assert len(found.named("article")) == 2 and found.named("html")[0]["lang"] == "en"
-    assert found.named("svg")[0]["aria-label"] == "Mean reward of 2 training steps: from 0.5 to 1"
+    assert found.named("svg")[0]["aria-label"] == "training reward: from 0.5 to 1"
 
 
 def test_the_chart_has_validations_and_an_axis_of_steps(folder: Folder, live: Any) -> None:
@@ -92,11 +92,13 @@ def test_the_chart_has_validations_and_an_axis_of_steps(folder: Folder, live: An
     found = Checked(text)
     label = str(found.named("svg")[0]["aria-label"])
     assert label == (
-        "Mean reward of 30 training steps: from 0.0333 to 1; validation accuracy: from 0 to 1; "
+        "training reward: from 0.0333 to 1; validation accuracy: from 0 to 1; "
         "greedy accuracy: from 0.5 to 0.5"
     )
     assert [len(found.named(tag)) for tag in ("path", "circle")] == [3, 6], "a dot for each validation"
-    ticks = [n for n in re.findall(r">(\d+)</text>", text) if n not in ("0", "1")]
+    labels = re.findall(r">([^<>]+)</text>", text)
+    assert labels[:4] == ["reward, accuracy", "0", "0.5", "1"]
+    ticks = [n for n in labels if n.isdigit() and n not in ("0", "1")]
     assert ticks[-1] == "30" and "10" in ticks and ">step</text>" in text
     figure = re.search(r"<figure>.*</figure>", text, re.DOTALL)
     assert figure and "NaN" not in figure[0] and "inf" not in figure[0]
@@ -121,6 +123,22 @@ def test_the_heading_is_the_name_of_the_run_and_not_its_path(lived: Folder) -> N
     assert f"<h1>{lived.dir.name}</h1>" in text
     (lived.dir / "job.yaml").write_text("run: {name: sums & products}\n")
     assert "<h1>sums &amp; products</h1>" in rendered(lived)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 0.156, [0, 0.05, 0.1, 0.15, 0.2]),
+        (-1, 3, [-1, 0, 1, 2, 3]),
+        (0.5, 0.5, [0.4, 0.6]),
+        (0, 0, [0, 0.5]),
+        (1e-9, 3e-8, [0, 1e-8, 2e-8, 3e-8]),
+    ],
+)
+def test_the_axis_of_values_has_round_marks_around_them(
+    low: float, high: float, expected: list[float]
+) -> None:
+    assert scale(low, high) == expected
 
 
 def test_it_needs_nothing_from_outside_and_runs_nothing(lived: Folder) -> None:

@@ -28,6 +28,7 @@ def write(folder: Path, name: str, run: dict[str, Any] | None = None, backbone: 
     (run_dir / "job.yaml").write_text(yaml.safe_dump(job))
     lines = [{"type": "train", "step": n, "reward": n / 4} for n in (1, 2)]
     lines.append({"type": "validation", "step": 2, "accuracy": 0.5})
+    (run_dir / "episodes.jsonl").write_text("")
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return run_dir
 
@@ -85,6 +86,15 @@ def test_a_list_is_a_sequence_of_runs_and_a_table_in_a_notebook(runs: Path) -> N
     assert len(found[:1]) == 1 and "20250102" in repr(found)
     assert "<td>sweep, short</td>" in found._repr_html_()
     assert repr(ajet.list_runs(runs, name="?")) == "<Runs: none>"
+
+
+def test_a_run_draws_its_rewards_or_any_metric(runs: Path) -> None:
+    run = ajet.load_run(runs / "20250101-000000-a")
+    assert repr(run.plot()) == "<Plot training reward>", "one validation is no curve"
+    drawn = run.plot("reward", "validation/accuracy")._repr_html_()
+    assert drawn.startswith("<iframe") and drawn.count("&lt;figure&gt;") == 2 and "&gt;0.3&lt;/text" in drawn
+    with pytest.raises(ajet.ConfigError, match=r"^rewrd: no such metric; did you mean 'reward'"):
+        run.plot("rewrd")
 
 
 def test_a_run_that_cannot_be_read_is_listed_as_such(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

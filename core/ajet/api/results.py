@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +15,15 @@ from ajet.reports.folder import Run as Folder
 from ajet.reports.recording import record
 from ajet.reports.run_list import RunLine, describe_runs, run_line, run_table
 from ajet.reports.run_list import list_runs as read_lines
+from ajet.reports.run_summary import step_curves
 from ajet.reports.token_text import TokenText
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.episode import Episode as Recorded
 from ajet.runs.train import recorded_validation
 from ajet.tracker import timelines
 from ajet.tracker.record import EpisodeRecord
-from ajet.types import AjetError, Bool, Float32, Int32, Metrics
+from ajet.types import AjetError, Bool, ConfigError, Float32, Int32, Metrics
+from ajet.utils.suggest import nearest
 
 if TYPE_CHECKING:
     from ajet.runs.check import Report
@@ -217,6 +219,22 @@ class Run:
         entries = folder.entries if episode is None else [folder.find(episode)]
         record(self.dir, map(folder.line, entries)).write(Path(file))
 
+    def plot(self, *names: str) -> Plot:
+        """Curves over the steps, for a notebook: of the metrics with these names, by default of the rewards of training and of
+        validations. Raises ConfigError for a metric that no step has."""
+        if not names:
+            return Plot([step_curves(self._folder.metrics)])
+        return Plot([{name: self._points(name)} for name in names])
+
+    def _points(self, name: str) -> list[tuple[int, float]]:
+        points = [(line["step"], line[name]) for line in self.metrics if name in line]
+        if not points:
+            known = {name for line in self.metrics for name in line} - {"step"}
+            raise ConfigError(
+                f"{name}: no such metric{nearest(name, known)}. There are: {', '.join(sorted(known)) or 'none yet'}."
+            )
+        return points
+
     def __repr__(self) -> str:
         steps = len([m for m in self._lines() if m["type"] == "train"])
         what = f"{steps} steps" if steps else f"{len(self._folder.entries)} episodes"
@@ -227,9 +245,7 @@ class Run:
         from ajet.reports.html import written
         from ajet.reports.run_summary import summarise
 
-        page = "".join(written(summarise(self._folder, run_credit(self._folder)), {}, everything=False))
-        style = "width:100%;height:30em;border:0"
-        return f'<iframe sandbox style="{style}" srcdoc="{html.escape(page, quote=True)}"></iframe>'
+        return _framed(written(summarise(self._folder, run_credit(self._folder)), {}, everything=False), 30)
 
     @cached_property
     def _folder(self) -> Folder:
@@ -249,6 +265,28 @@ class Run:
             return Scores(validation)
         line = lines[0 if first else -1]
         return Scores({k: v for k, v in line.items() if k not in ("type", "step")})
+
+
+class Plot:
+    """Figures of curves by name. In a notebook: drawn."""
+
+    def __init__(self, figures: Sequence[Mapping[str, Sequence[tuple[int, float]]]]) -> None:
+        self.figures = [figure for figure in figures if figure]
+
+    def __repr__(self) -> str:
+        return f"<Plot {', '.join(name for figure in self.figures for name in figure) or 'of nothing yet'}>"
+
+    def _repr_html_(self) -> str:
+        from ajet.reports.chart import chart
+        from ajet.reports.html import document
+
+        return _framed(document(repr(self), map(chart, self.figures)), 20 * max(len(self.figures), 1))
+
+
+def _framed(page: Iterable[str], height: int) -> str:
+    """A page in a frame of its own, ``height`` times as high as a letter."""
+    style = f"width:100%;height:{height}em;border:0"
+    return f'<iframe sandbox style="{style}" srcdoc="{html.escape("".join(page), quote=True)}"></iframe>'
 
 
 class Evaluation(Scores):

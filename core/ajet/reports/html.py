@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from string import Template
 
@@ -41,14 +41,19 @@ def written(
     """The file in pieces, so that a run of many episodes is never in memory as a whole. ``reports`` makes the report
     of an episode, by its id, when it is needed."""
     anchors = {episode: f"episode-{n}" for n, episode in enumerate(reports)}
+    shown = (_episode(report(), anchors[episode], everything) for episode, report in reports.items())
+    yield from document(
+        f"{summary.run} – ajet show", chain(_run(summary, anchors), chain.from_iterable(shown))
+    )
+
+
+def document(title: str, parts: Iterable[str]) -> Iterator[str]:
+    """A file with these parts, in pieces."""
     template = Template((files("ajet.reports") / "page.html").read_text(encoding="utf-8"))
-    before, after = template.substitute(title=_text(f"{summary.run} – ajet show"), content=_MARK).split(_MARK)
+    before, after = template.substitute(title=_text(title), content=_MARK).split(_MARK)
     yield before
-    for part in _run(summary, anchors):
+    for part in parts:
         yield f"{part}\n"
-    for episode, report in reports.items():
-        for part in _episode(report(), anchors[episode], everything):
-            yield f"{part}\n"
     yield after
 
 

@@ -185,11 +185,16 @@ def step_rows(metrics: Sequence[Mapping[str, Any]]) -> tuple[list[Row], str]:
     return rows, figure
 
 
+def step_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, tuple[tuple[int, float], ...]]:
+    """The curves of the chart of a run with these metrics."""
+    return _curves(*step_rows(metrics))
+
+
 def _curves(rows: Sequence[Row], validates: str) -> dict[str, tuple[tuple[int, float], ...]]:
     """The curves with at least two points. Training reward comes first, if it has enough."""
     trained = [(row.step, row.reward) for row in rows]
     found = {
-        f"Mean reward of {sum(value is not None for _, value in trained)} training steps": trained,
+        "training reward": trained,
         f"validation {validates}": [(row.step, row.validation) for row in rows],
         f"greedy {validates}": [(row.step, row.greedy) for row in rows],
     }
