@@ -8,6 +8,7 @@ METRICS = {
     "reward": "mean reward of the judged episodes",
     "accuracy": "share of the episodes that succeeded; failed episodes count as those that did not",
     "episodes": "episodes of the step",
+    "rated": "replies of the version that have a reward",
     "episodes_failed": "episodes that failed after their last attempt",
     "episodes_zero_advantage": "share of the episodes whose advantage is zero, so that they teach nothing",
     "groups": "groups of the step",

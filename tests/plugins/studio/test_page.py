@@ -14,9 +14,11 @@ from urllib.parse import quote, urlencode
 import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
+from PIL import Image
 from playwright.sync_api import expect
 
 import ajet_studio
+from ajet_studio.library import open_library
 
 from . import browser, runs, showcase
 
@@ -580,6 +582,36 @@ def test_a_live_run_grows_on_the_page_and_keeps_scroll_and_focus(
     watcher.sees("last: 0.75")
 
 
+def test_a_store_shows_its_versions_and_why_one_was_kept_back(chromium: Any, tmp_path: Path) -> None:
+    pytest.importorskip("ajet_online", reason="the store is one of ajet-plugin-online")
+    from ajet_online.store import Store
+    from ajet_online.versions import Versions
+    from tests.plugins.online.conftest import trace
+
+    store = Store.open(str(tmp_path / "traces.db"))
+    store.record([trace("first", at=1000.0, key="<b>shop"), trace("last", at=2000.0, run="order-7")])
+    versions = Versions(store)
+    versions.begin("starter")
+    versions.reject(0, 0.25, {}, HOSTILE.replace("\ud800", "").replace("\x00", ""))
+    with runs.serving_library(open_library(store.name)) as studio:
+        for reader in reading(chromium, studio):
+            assert reader.page.url == f"{studio.url}/run?run=."
+            reader.sees("rejected")
+            reader.sees("owned")
+            reader.sees("<b>shop")
+            reader.sees("order-7")
+            assert reader.page.locator("main img, main script").count() == 0
+            assert reader.violations() == []
+            reader.page.set_viewport_size({"width": 320, "height": 256})
+            assert reader.too_wide() <= 0
+            reader.page.set_viewport_size(browser.SIZE)
+            reader.page.get_by_role("link", name="Episodes").click()
+            reader.arrives("tab=episodes")
+            assert reader.page.locator("tbody th a").all_inner_texts()[0].startswith("last")
+            assert "Version" in reader.page.locator("thead").inner_text()
+    store.close()
+
+
 def test_what_a_run_writes_before_the_page_listens_appears(watcher: browser.Reader, folder: Path) -> None:
     run = folder / "live"
     runs.append(run, runs.line("1.0/t/0"))
@@ -717,20 +749,48 @@ def test_hostile_text_is_shown_as_text(watcher: browser.Reader, folder: Path) ->
 # --------------------------------------------------------------------------- the pictures of docs/studio.md
 
 
-PICTURES = ("compare", "run", "episode", "tokens", "tree", "group")
+PICTURES = {
+    "runs": 300, "compare": 900, "run": 760, "step": 560, "group": 420, "episode": 760, "tokens": 640, "tree": 560, "store": 760,
+}  # fmt: skip
+"""Heights of the pictures."""
+SWEEP = ("runs", "compare", "run", "step")
+NEW = os.environ.get("AJET_PICTURES", "")
+"""A folder with the runs of a sweep, ``runs``, and a store of online training, ``traces.db``: the pictures are written anew."""
 
 
-@pytest.mark.parametrize("view", PICTURES)
+@pytest.mark.parametrize("view", [view for view in PICTURES if NEW or view != "store"])
 def test_the_pictures_of_the_documentation_are_views_of_now(
-    chromium: Any, studio: runs.Studio, view: str, tmp_path: Path
+    chromium: Any, shown: Path, view: str, tmp_path: Path
 ) -> None:
-    for reader in reading(chromium, studio, color_scheme="dark" if view in ("tokens", "tree") else "light"):
-        path = VIEWS[view][0].replace("trained", "steady")
-        reader.page.set_viewport_size({"width": 1100, "height": 520 if view == "tokens" else 740})
-        reader.open(path + ("&call=2" if view == "tokens" else ""))
-        reader.page.wait_for_timeout(300)
-        picture = tmp_path / f"{view}.png"
-        reader.page.screenshot(path=picture)
-        assert picture.stat().st_size < 100_000
-        if os.environ.get("AJET_PICTURES"):
-            shutil.copy(picture, DOCS / picture.name)
+    what = f"{NEW}/traces.db" if view == "store" else f"{NEW}/runs" if NEW and view in SWEEP else str(shown)
+    with runs.serving_library(open_library(what)) as studio:
+        path = _pictured(studio, view)
+        for reader in reading(chromium, studio, color_scheme="light"):
+            reader.page.set_viewport_size({"width": 1100, "height": PICTURES[view]})
+            reader.page.evaluate(
+                """localStorage.setItem("ajet.hidden", '["workflow","backbone","episodes","state","started"]')"""
+            )
+            reader.open(path)
+            reader.page.wait_for_timeout(300)
+            reader.page.screenshot(path=tmp_path / "whole.png")
+            picture = tmp_path / f"{view}.png"
+            Image.open(tmp_path / "whole.png").convert("RGB").quantize(128).save(picture, optimize=True)
+            assert picture.stat().st_size < 60_000
+            if NEW:
+                shutil.copy(picture, DOCS / picture.name)
+
+
+def _pictured(studio: runs.Studio, view: str) -> str:
+    """The address of a picture's view."""
+    if view == "store":
+        return "/"
+    if not NEW or view not in SWEEP:
+        return VIEWS[view][0].replace("trained", "steady") + ("&call=2" if view == "tokens" else "")
+    found = studio.get("runs")["runs"]
+    best = max(found, key=lambda run: run["gain"])["run"]
+    return {
+        "runs": "/",
+        "compare": address("/compare", *(("run", run["run"]) for run in found)),
+        "run": address("/run", run=best),
+        "step": address("/step", run=best, phase="train", step=20),
+    }[view]

@@ -19,7 +19,7 @@ export const MOST_SERIES = 6;
 
 export class Chart {
 	/**
-	 * `name` is that of the metric. `shared` is of all charts of a page: `smoothing`, 0 (none) to below 1; whether the values
+	 * `name` is that of the metric. `shared` is of all charts of a page: what a `step` is; `smoothing`, 0 (none) to below 1; whether the values
 	 * have a `log` scale, and places are times (`clock`, in seconds); the `range` of places that is shown, or null for all; and
 	 * what to call with another place or range: `choose(place)`, `zoom(range)`.
 	 */
@@ -86,7 +86,7 @@ export class Chart {
 		const seen = all.filter(([place, value]) => Number.isFinite(value) && (!log || value > 0) && (!range || (place >= range[0] && place <= range[1])));
 		this.places = [...new Set(seen.map(([place]) => place))].sort((a, b) => a - b);
 		this.cursor = null;
-		this.slider.ariaLabel = `${this.name} over ${clock ? "time" : "the steps"}`;
+		this.slider.ariaLabel = `${this.name} over ${clock ? "time" : `the ${this.shared.step}s`}`;
 		if (!seen.length) {
 			fill(this.plot, s("text", { x: this.width / 2, y: HEIGHT / 2, class: "middle" }, all.length ? `no values ${log ? "above 0 " : ""}here` : "no values yet"));
 			this.choose(null);
@@ -106,7 +106,7 @@ export class Chart {
 		const below = placesOf(low, high, Math.max(2, Math.floor(this.width / 90)), clock).map((place) =>
 			s("text", { x: this.x(place), y: FLOOR + 15, class: "middle" }, clock ? duration(place) : number(place)),
 		);
-		const title = s("text", { x: (LEFT + right) / 2, y: HEIGHT - 5, class: "middle title" }, clock ? "time since the first episode" : "step");
+		const title = s("text", { x: (LEFT + right) / 2, y: HEIGHT - 5, class: "middle title" }, clock ? "time since the first episode" : this.shared.step);
 		const inner = { x: LEFT - 4, y: 0, width: right - LEFT + 8, height: HEIGHT };
 		const curves = s("svg", { ...inner, viewBox: Object.values(inner).join(" ") }, this.series.map((one) => this.curve(one)));
 		this.cursor = s("g", { class: "cursor" });
@@ -198,7 +198,7 @@ export class Chart {
 			const mark = (one) => Number.isFinite(this.y(value(one) ?? NaN)) && s("circle", { class: `s${one.place}`, cx: this.x(place), cy: this.y(value(one)), r: 3.5 });
 			const inside = place >= this.ends[0] && place <= this.ends[1];
 			fill(this.cursor, inside && [s("line", { x1: this.x(place), x2: this.x(place), y1: TOP, y2: FLOOR }), this.series.map(mark)]);
-			setText(this.values, `${this.shared.clock ? duration(place) : `step ${number(place)}`}: ${this.told(value)}`);
+			setText(this.values, `${this.shared.clock ? duration(place) : `${this.shared.step} ${number(place)}`}: ${this.told(value)}`);
 		}
 		const places = this.places ?? [];
 		const now = place === null ? places.length - 1 : places.indexOf(place);

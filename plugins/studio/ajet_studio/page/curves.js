@@ -12,8 +12,9 @@ const MOST_CHOICES = 60;
  * @param {Record<string, {explanation: string, varies: boolean}>} metrics of all runs
  * @param {string[]} names what the series of all charts are called
  * @param {(metric: string) => (null | {run: string, phase: string})[]} seriesOf the curve of each series, null where it has none
+ * @param {string} step what a step is
  */
-export function curves(page, metrics, names, seriesOf) {
+export function curves(page, metrics, names, seriesOf, step = "step") {
 	const all = Object.keys(metrics);
 	const asked = page.query.getAll("metric").filter((name) => name in metrics);
 	const usual = [...FIRST, ...all].filter((name) => metrics[name]?.varies);
@@ -22,6 +23,7 @@ export function curves(page, metrics, names, seriesOf) {
 	const grid = h("div.charts");
 	const numbers = page.query.getAll("range").map(Number);
 	const shared = {
+		step,
 		smoothing: recall("smoothing", 0),
 		log: page.query.get("scale") === "log",
 		clock: page.query.get("over") === "time",
@@ -101,7 +103,7 @@ export function curves(page, metrics, names, seriesOf) {
 				menu,
 				h("label", "Smoothing", h("input", { type: "range", min: 0, max: 0.95, step: 0.05, value: shared.smoothing, oninput: smooth }), strength),
 				h("label", h("input", { type: "checkbox", checked: shared.log, onchange: scale }), "Log scale"),
-				h("label", "Over", h("select", { onchange: over }, ["steps", "time"].map((one) => h("option", { value: one, selected: (one === "time") === shared.clock }, one)))),
+				h("label", "Over", h("select", { onchange: over }, [`${step}s`, "time"].map((one) => h("option", { value: one, selected: (one === "time") === shared.clock }, one)))),
 				h("span.quiet", "Drag to zoom"),
 				whole,
 			),

@@ -25,8 +25,9 @@ const COLUMNS = [
 	{ name: "agents", label: "Agents", cell: (row) => row.agents.join(", "), fixed: true },
 ];
 
-/** A task by its id, and the beginning of what it asks. */
+/** A task by its id, and the beginning of what it asks; that first if the id is none that people give. */
 export function taskName({ task, query }) {
+	if (query && task.length > 30) return [`${oneLine(query)} `, data(oneLine(shortened(task, 16)), "quiet also")];
 	return [`${oneLine(shortened(task, 60))} `, query && data(oneLine(query), "quiet also")];
 }
 

@@ -17,6 +17,7 @@ import { last, state, validation } from "./runs.js";
 const TABS = { store: storeTab, curves: curvesTab, steps: stepsTab, episodes: episodesTab, counters: countersTab, settings: settingsTab, log: logTab, checkpoints: checkpointsTab };
 const STEPS = 500;
 const FEW = 20;
+const BRIEF = 30;
 /** Of a source, which is no run folder. */
 const OF_SOURCE = ["store", "curves", "steps", "episodes", "settings"];
 
@@ -88,7 +89,7 @@ function plainTable(title, rows) {
 	const names = Object.keys(rows[0]);
 	const cell = (name, value) => {
 		if (typeof value === "number") return h("td.figure", /reward|validation/.test(name) ? score(value) : number(value));
-		return h("td", value && data(/^\d{4}-\d\d-\d\dT/.test(value) ? moment(value) : value));
+		return h("td", { class: value?.length < BRIEF ? "brief" : null }, value && data(/^\d{4}-\d\d-\d\dT/.test(value) ? moment(value) : value));
 	};
 	const row = (one) => h("tr", names.map((name) => cell(name, one[name])));
 	const body = h("tbody", rows.slice(0, FEW).map(row));
@@ -106,7 +107,7 @@ async function curvesTab(page, run) {
 		return { element: h("p.quiet", "There are no metrics yet. They appear with the first step.") };
 	}
 	const phases = trainFirst(new Set(Object.values(metrics).flatMap((metric) => Object.keys(metric.last)))).slice(0, MOST_SERIES);
-	const drawn = curves(page, metrics, phases, (name) => phases.map((phase) => (phase in metrics[name].last ? { run: run.run, phase } : null)));
+	const drawn = curves(page, metrics, phases, (name) => phases.map((phase) => (phase in metrics[name].last ? { run: run.run, phase } : null)), run.source ? "version" : "step");
 	await drawn.start();
 	return { element: drawn.element, refresh: () => drawn.refresh() };
 }
