@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import gc
+import importlib.metadata
 import json
 import os
 import shutil
@@ -480,6 +481,9 @@ def test_health_metrics_and_models(serve, tokenizer) -> None:
         models = served.get("/v1/models", headers={"authorization": f"Bearer {session.key}"}).json()
         assert [m["id"] for m in models["data"]] == ["policy", "critic"]
         usage = served.post(key=session.key).json()["usage"]
+    assert served.metric('call_seconds_bucket{le="+Inf"}') == served.metric("call_seconds_count") == 1
+    assert served.metric('call_seconds_bucket{le="300"}') == 1 and served.metric("call_seconds_sum") > 0
+    assert served.metric(f'build_info{{version="{importlib.metadata.version("ajet")}"}}') == 1
     assert served.metric('tokens_total{kind="prompt"}') == usage["prompt_tokens"]
     assert served.metric('tokens_total{kind="completion"}') == usage["completion_tokens"]
 

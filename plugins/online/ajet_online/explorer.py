@@ -10,7 +10,7 @@ import secrets
 import time
 from asyncio import get_running_loop
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -45,6 +45,7 @@ from ajet.backbones import (
 from ajet_online.database import StoreFailed
 from ajet_online.feedback import Feedback, bad, id_of_reply, name_in, read_object, time_in
 from ajet_online.keys import Key, Keys, Limits, Role
+from ajet_online.metrics import Metric
 from ajet_online.overview import overview
 from ajet_online.recall import Recalled, chat_hashes, hashes_of_request, restore
 from ajet_online.redaction import Redaction
@@ -271,8 +272,10 @@ class Explorer:
         limits: Limits,
         rewards: tuple[float, float] = (0.0, 1.0),
         redact: Callable[[Message], Message] | None = None,
+        further: Callable[[], Iterable[Metric]] = tuple,
     ) -> None:
         self.store = store
+        self._further = further
         self.writer = Writer(store)
         self._answerer = answerer
         self._keys = keys
@@ -338,25 +341,17 @@ class Explorer:
     def metrics(self) -> str:
         """Lines for `/metrics`."""
         engine, writer = self._answerer.engine, self.writer
-        by_version = getattr(engine, "calls_by_version", {})
+        by_version, serving = getattr(engine, "calls_by_version", {}), getattr(engine, "version", 0)
+        stored = {"_sum": writer.seconds, "_count": writer.transactions}
         return exposition(
             "ajet_online",
             (
                 *((name, "counter", help_, {"": self._counts[name]}) for name, help_ in COUNTERS.items()),
-                (
-                    "commits_seconds_sum",
-                    "counter",
-                    "Seconds of the store's transactions.",
-                    {"": writer.seconds},
-                ),
-                ("commits_seconds_count", "counter", "The store's transactions.", {"": writer.transactions}),
-                (
-                    "calls_by_version_total",
-                    "counter",
-                    "Calls by weight version.",
-                    labelled("version", by_version),
-                ),
+                ("store_seconds", "summary", "Seconds of the transactions that record replies.", stored),
+                ("calls_by_version_total", "counter", "Calls by version.", labelled("version", by_version)),
+                ("serving_version", "gauge", "The version that answers new calls.", {"": serving}),
                 ("sessions", "gauge", "Sessions in memory.", {"": len(self._sessions)}),
+                *self._further(),
             ),
         )
 
@@ -472,13 +467,14 @@ def exploring(
     limits: Limits | None = None,
     rewards: tuple[float, float] = (0.0, 1.0),
     redact: Callable[[Message], Message] | None = None,
+    further: Callable[[], Iterable[Metric]] = tuple,
 ) -> Iterator[tuple[str, Gateway]]:
-    """A block in which calls are answered on the engine's loop: the URL without ``/v1``, and the gateway. Raises ConfigError if
-    the store's traces are of a model with another vocabulary."""
+    """A block in which calls are answered on the engine's loop: the URL without ``/v1``, and the gateway. ``further`` gives more
+    metrics. Raises ConfigError if the store's traces are of a model with another vocabulary."""
     assert answerer.chat
     store.agree("vocabulary", _vocabulary(answerer.chat.tokenizer), OTHER_VOCABULARY)
     limits = limits or Limits(keys.share(most_calls))
-    explorer = Explorer(answerer, store, keys, limits=limits, rewards=rewards, redact=redact)
+    explorer = Explorer(answerer, store, keys, limits=limits, rewards=rewards, redact=redact, further=further)
     gateway = Gateway(
         portal,
         explorer.find,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from ajet import AjetError, ConfigError
 from ajet.backbones import Portal, adapter_of, fault
 from ajet.interfaces.engine import Engine
+from ajet_online.metrics import Metric, store_metrics
 from ajet_online.rollback import RECENT, worse
 from ajet_online.schema import Stage
 from ajet_online.settings import OnlineSettings
+from ajet_online.store import Store
 from ajet_online.switching import Loaded, SwitchingEngine
 from ajet_online.versions import Version, Versions
 
@@ -42,15 +44,18 @@ class Follower:
 
     def __init__(
         self,
-        versions: Versions,
+        store: Store,
         engine: SwitchingEngine,
         portal: Portal,
         build: Callable[[str], Engine],
         settings: OnlineSettings,
         say: Callable[[str], None],
     ) -> None:
-        self._versions, self._engine, self._portal, self._build = versions, engine, portal, build
+        self._store, self._versions = store, Versions(store)
+        self._engine, self._portal, self._build = engine, portal, build
         self._settings, self._say = settings, say
+        self.metrics: Sequence[Metric] = ()
+        """Of the store, when it was last looked at."""
         self._failed: int | None = None
         """The version that could not be loaded."""
         self._problem = ""
@@ -79,8 +84,10 @@ class Follower:
         """Withdraw the version that is served if users rate it lower, and load the version to serve. Problems are told, once;
         the explorer goes on with what it has."""
         try:
+            known = self._versions.all()
+            self.metrics = store_metrics(self._store, known)
             if self._settings.rollback.enabled:
-                self._withdraw_if_worse()
+                self._withdraw_if_worse(known)
             serving = self._versions.serving()
             if serving and serving.number not in (self._engine.version, self._failed):
                 self._load(serving)
@@ -105,8 +112,7 @@ class Follower:
             return
         self._say(f"version {version.number} is served")
 
-    def _withdraw_if_worse(self) -> None:
-        known = self._versions.all()
+    def _withdraw_if_worse(self, known: Sequence[Version]) -> None:
         published = [version for version in known if version.stage == Stage.PUBLISHED]
         if len(published) < 2:
             return

@@ -119,6 +119,7 @@ def explore(
         portal, answerer = stack.enter_context(answering(engine, what.policy, what.rollout))
         name = Path(what.model).name
         note_bounds(store, what.settings.rewards)
+        follower = Follower(store, engine, portal, what.build, what.settings, say)
         explorer = exploring(
             portal,
             answerer,
@@ -130,9 +131,9 @@ def explore(
             most_calls=most_calls,
             rewards=what.settings.rewards,
             redact=redact,
+            further=lambda: follower.metrics,
         )
         url, gateway = stack.enter_context(explorer)
-        follower = Follower(versions, engine, portal, what.build, what.settings, say)
         stack.enter_context(follower.running())
         stop = stack.enter_context(stopped())
         hold_on()

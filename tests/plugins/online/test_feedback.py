@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -283,7 +284,23 @@ def test_metrics_count_what_happens(serve: Serve) -> None:
         "ratings_total",
         "unknown_ids_total",
         "committed_total",
-        "commits_seconds_count",
+        "store_seconds_count",
     ):
         assert float(found[f"ajet_online_{name}"]) == 1
-    assert float(found["ajet_online_commits_seconds_sum"]) > 0
+    assert float(found["ajet_online_store_seconds_sum"]) > 0
+
+
+def test_metrics_are_named_and_typed_as_prometheus_wants_them(serve: Serve) -> None:
+    server = serve()
+    server.ask([user("a")])
+    suffixes = {"counter": [""], "gauge": [""], "summary": ["_sum", "_count"]}
+    suffixes["histogram"] = [*suffixes["summary"], "_bucket"]
+    allowed: set[str] = set()
+    for line in server.get("/metrics").text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split()
+            assert name.endswith("_total") == (kind == "counter"), line
+            allowed = {name + suffix for suffix in suffixes[kind]}
+        elif not line.startswith("# HELP "):
+            assert re.split(r"[ {]", line)[0] in allowed, line
+            float(line.rsplit(" ", 1)[1])

@@ -92,7 +92,7 @@ class Explored:
         self.versions.begin("first")
         self.engine = SwitchingEngine(Loaded(Slow("first"), 0, None))
         self.follower = Follower(
-            self.versions,
+            store,
             self.engine,
             portal,
             self.build,
@@ -241,6 +241,26 @@ def test_a_version_that_is_served_again_stays_if_users_rate_it_lower_too(
     explored.rate(1, [0.0] * 300)
     explored.follower.check()
     assert explored.engine.version == 1
+
+
+def test_the_metrics_tell_of_the_queue_of_the_gate_and_of_the_trainer(explored: Explored) -> None:
+    explored.publish("second")
+    explored.publish("third")
+    explored.versions.withdraw(1, "by hand")
+    explored.rate(1, [1.0] * 3)
+    explored.store.commit()
+    lease = explored.store.lease("t", 1, 60)
+    explored.rate(1, [0.0] * 4)
+    explored.follower.check()
+    found = {name: values for name, _, _, values in explored.follower.metrics}
+    assert lease and found["waiting_replies"] == {
+        '{state="rated"}': 4,
+        '{state="ready"}': 2,
+        '{state="leased"}': 1,
+    }
+    assert found["versions"]['{stage="published"}'] == found["versions"]['{stage="withdrawn"}'] == 1
+    assert found["updating"] == {"": 1}
+    assert found["last_update_timestamp_seconds"][""] == explored.versions.all()[-1].at
 
 
 def test_rollback_by_hand(explored: Explored) -> None:
