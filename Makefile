@@ -190,14 +190,15 @@ bench-gpu: $(INSTALLED) ## the local backbone on a CUDA device: tokens per secon
 
 .venv-gpu-verl/.installed: pyproject.toml $(OF_VERL:%=plugins/%/pyproject.toml)
 	@python3 -m venv --clear .venv-gpu-verl
-	@.venv-gpu-verl/bin/python $(INSTALL) 'verl[vllm,fsdp]==0.9.1'
+	@.venv-gpu-verl/bin/python $(INSTALL) 'verl[vllm,cupy-cu130]==0.9.1'
 	@.venv-gpu-verl/bin/python $(INSTALL) -e '.[chat]' $(OF_VERL:%=-e plugins/%) openai
 	@touch $@
 
 HAS_GPU := $(wildcard /dev/nvidia0)
-prove-gpu: $(if $(HAS_GPU),.venv-gpu/.installed .venv-gpu-verl/.installed,.venv-verl/.installed) ## does AgentJet keep its promises on this GPU? At most 25 minutes (ARGS="engines" for a part of vLLM's)
+VERL_PYTHON = $(firstword $(wildcard .venv-gpu-verl/bin/python) $(<D)/bin/python)
+prove-gpu: $(if $(HAS_GPU),.venv-gpu/.installed,.venv-verl/.installed) ## does AgentJet keep its promises on this GPU? At most 25 minutes; with verl after `make .venv-gpu-verl/.installed` (ARGS="engines" for a part of vLLM's)
 	$(if $(HAS_GPU),,$(ON_CPU)) $(<D)/bin/python bench/prove_h100.py --call 1 $(if $(HAS_GPU),,--reduced)
-	$(if $(HAS_GPU),,$(ON_CPU)) timeout -k 20 $(if $(HAS_GPU),1800,7200) $(<D)/bin/python bench/prove_gpu.py --verl-python $(lastword $(^D))/bin/python $(if $(HAS_GPU),,--reduced) $(ARGS)
+	$(if $(HAS_GPU),,$(ON_CPU)) timeout -k 20 $(if $(HAS_GPU),1800,7200) $(<D)/bin/python bench/prove_gpu.py --verl-python $(if $(HAS_GPU),$(VERL_PYTHON),$(<D)/bin/python) $(if $(HAS_GPU),,--reduced) $(ARGS)
 
 # TRL pins its own versions of what we use, so it gets an environment of its own.
 .venv-trl/.installed: bench/peers/requirements.txt

@@ -29,6 +29,7 @@ from ajet import AjetError, Job
 from ajet.backbones import Learnable, Metrics, Objective, RolloutBatch, Sample, batch_of, objective
 from ajet_verl.alignment import router_replay
 from ajet_verl.layout import PADDING, TREE, choice, lay_out
+from ajet_verl.lengths import at_once
 from ajet_verl.lora import ADAPTER, of
 from ajet_verl.loss import VERSION, RowLoss
 from ajet_verl.recorder import Pulse, read_spec, recorder_of
@@ -155,7 +156,9 @@ class Credit:
         self, batch: KVBatchMeta, found: Credited, learning: Sequence[Sequence[int]]
     ) -> KVBatchMeta:
         """The batch with its learning rows arranged for the workers, and with padding rows."""
-        rows, trees = self._order(found, learning)
+        lengths = [len(sample.token_ids) for sample in found.samples]
+        limit = at_once(self.config, max(lengths[i] for mini in learning for i in mini))
+        rows, trees = self._order(found, learning, lengths, limit)
         fill, tag = padding(self.tokenizer.eos_token_id, batch.tags[0])
         nothing = np.zeros(1, np.float32)
         keys = [key(f"pad{uuid4().hex}", 0, 0) if i == PADDING else found.keys[i] for i in rows]
@@ -182,14 +185,19 @@ class Credit:
             keys=keys,
             tags=[tags.get(name, tag) for name in keys],
             partition_id=batch.partition_id,
-            extra_info=batch.extra_info,
+            extra_info=batch.extra_info | ({} if limit is None else {"max_token_len_per_gpu": limit}),
         )
 
-    def _order(self, found: Credited, learning: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    def _order(
+        self,
+        found: Credited,
+        learning: Sequence[Sequence[int]],
+        lengths: Sequence[int],
+        limit: int | None,
+    ) -> tuple[list[int], list[int]]:
         """The learning rows in the order of the workers, with `PADDING`; and the field `TREE` of each, if they are computed as
         trees."""
-        trees = self.trees.rows(learning, found.samples, self._ranks())
-        lengths = [len(sample.token_ids) for sample in found.samples]
+        trees = self.trees.rows(learning, found.samples, self._ranks(), limit)
         if trees is not None:
             self.learned.trees(sum(lengths[i] for mini in learning for i in mini), trees.tokens)
             return trees.rows, trees.trees

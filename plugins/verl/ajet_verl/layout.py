@@ -171,17 +171,21 @@ class TreeChoice:
     wanted: Wanted
     flops: Flops | None
     limit: int
-    """Most tokens of a micro-batch."""
+    """Most tokens of a micro-batch, unless a step has its own limit."""
     pair: float = 1
     """How many times as long as a pair of a row a pair of a tree takes."""
 
     def rows(
-        self, mini_batches: Sequence[Sequence[int]], samples: Sequence[Sample], ranks: int
+        self,
+        mini_batches: Sequence[Sequence[int]],
+        samples: Sequence[Sample],
+        ranks: int,
+        limit: int | None = None,
     ) -> TreeRows | None:
         """The samples of ``mini_batches`` laid out as trees; None if they are to be computed as rows."""
         if self.flops is None:
             return None
-        found = lay_out_trees(mini_batches, samples, ranks, self.limit)
+        found = lay_out_trees(mini_batches, samples, ranks, limit or self.limit)
         if self.wanted == "auto":
             used = [len(samples[i].token_ids) for mini_batch in mini_batches for i in mini_batch]
             if of_trees(found, self.flops, self.pair) >= of_rows(used, self.flops):

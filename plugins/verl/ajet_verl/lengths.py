@@ -57,6 +57,8 @@ class Length:
     """The key of verl that it sets, if it sets one."""
 
 
+USUAL = 16384
+"""verl's default of `MICRO_BATCH`."""
 TRUST = "backbone.verl.actor_rollout_ref.model.trust_remote_code"
 
 
@@ -124,6 +126,16 @@ def row_limit(config: DictConfig) -> float:
     if parts.actor.use_kl_loss:
         limits.append(parts.ref.log_prob_max_token_len_per_gpu * sharing(config, engine, REF))
     return float(min(limits))
+
+
+def at_once(config: DictConfig, longest: int) -> int | None:
+    """Tokens that a rank computes at once in a step whose longest row has ``longest`` tokens: verl's default, unless that row
+    needs more. None where the configuration's limit is not the one that leaves room for a row of a whole context."""
+    context = config.actor_rollout_ref.rollout.max_model_len
+    ranks, limit = sharing(config, config.model_engine), row_limit(config)
+    if not context or not max(USUAL * ranks, context - 1) < limit < context + ranks:
+        return None
+    return max(USUAL, math.ceil(longest / ranks))
 
 
 def derived(

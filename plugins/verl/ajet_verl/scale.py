@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ajet import ConfigError, find_recipe
 from ajet.backbones import BFLOAT16, FLOAT32, JobSizes, Layout, Phase, Training, leaves
 from ajet_verl.keys import ACTOR, ROLLOUT
-from ajet_verl.lengths import GIB, MICRO_BATCH, architecture
+from ajet_verl.lengths import GIB, MICRO_BATCH, USUAL, architecture
 
 if TYPE_CHECKING:
     from ajet.backbones import Gpus, JobConfig
@@ -41,8 +42,10 @@ OFFLOAD = tuple(f"{ACTOR}.fsdp_config.{part}_offload" for part in ("param", "opt
 SHARING = f"{ACTOR}.ulysses_sequence_parallel_size"
 CHECKPOINTING = "actor_rollout_ref.model.enable_gradient_checkpointing"
 REQUESTS = f"{ROLLOUT}.max_num_seqs"
-TOKENS = 16384
-"""verl's default of `MICRO_BATCH`."""
+ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
+PADDING = "actor_rollout_ref.model.use_remove_padding"
+SENDER = f"{ROLLOUT}.checkpoint_engine.backend"
+"""How verl sends new weights to servers that have GPUs of their own."""
 COMPUTING = GIB
 """Bytes that vLLM keeps free of its share for a pass, besides weights and cache."""
 ASLEEP = 3 * GIB // 2
@@ -133,6 +136,26 @@ def _defaults(config: JobConfig, settings: VerlSettings) -> Iterator[tuple[str, 
             "truncated",
             "on GPUs, vLLM and the workers compute different logprobs",
         )
+        yield from _instead_of_missing(given, settings)
+
+
+def _instead_of_missing(
+    given: Mapping[str, Any], settings: VerlSettings
+) -> Iterator[tuple[str, object, str]]:
+    """Defaults in the place of verl's, which need flash attention, or are for servers on the trainer's GPUs. Raises
+    ConfigError if cupy is missing where NCCL sends the weights."""
+    if settings.engine == "dp" and ATTENTION not in given and not find_spec("flash_attn"):
+        why = "flash-attn is not installed, so rows are padded and slower"
+        yield f"backbone.verl.{ATTENTION}", "sdpa", why
+        yield f"backbone.verl.{PADDING}", False, why
+    if settings.mode == "separate_async":
+        yield f"backbone.verl.{SENDER}", "nccl", "weights go to the servers' own GPUs"
+        if given.get(SENDER, "nccl") == "nccl" and not find_spec("cupy"):
+            raise ConfigError(
+                "backbone.verl.mode",
+                "separate_async sends weights with NCCL, for which verl needs cupy: pip install 'verl[cupy-cu130]', or set "
+                f"backbone.verl.{SENDER}.",
+            )
 
 
 def _gpus_of_servers(given: Mapping[str, Any], settings: VerlSettings) -> tuple[int, int]:
@@ -218,7 +241,7 @@ def layout(sizes: JobSizes, settings: VerlSettings, gpus: Gpus) -> Layout:
         cache=max(cache, 0),
         engines=engines,
         engine_gpus=parallel,
-        batch=int(given.get(REQUESTS, 1024)),
+        batch=int(given.get(REQUESTS, 256)),
         pass_seconds=PASS_SECONDS if parallel == 1 else PASS_SECONDS_TOGETHER,
         checkpointing=training.checkpointing,
         settings={
@@ -259,7 +282,7 @@ def _ranks(given: Mapping[str, Any]) -> int:
 
 def _tokens(sizes: JobSizes, given: Mapping[str, Any]) -> int:
     """Tokens that a GPU computes at once: verl's default, or its part of a whole context if that is more."""
-    return int(given.get(MICRO_BATCH) or max(TOKENS, math.ceil(sizes.context / _ranks(given)))) // _ranks(
+    return int(given.get(MICRO_BATCH) or max(USUAL, math.ceil(sizes.context / _ranks(given)))) // _ranks(
         given
     )
 

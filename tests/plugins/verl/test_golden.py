@@ -35,6 +35,7 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ajet_verl.scale.gpu_count", lambda: 8)
     monkeypatch.setattr("ajet_verl.scale.gpu_memory", lambda: MEMORY)
     monkeypatch.setattr("os.cpu_count", lambda: 128)
+    monkeypatch.setattr("ajet_verl.scale.find_spec", lambda name: name)
 
 
 def job(folder: Path, name: str, gpus: int) -> tuple[Job, Verl]:
@@ -59,9 +60,29 @@ def test_the_dry_run_prints_the_golden_file(tmp_path: Path, name: str, gpus: int
     assert head == file.read_text(), "see the first lines of this test's file"
 
 
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_without_flash_attention_the_dry_run_prints_two_settings_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("ajet_verl.scale.find_spec", lambda package: None)
+    made, _ = job(tmp_path, name, 8)
+    printed = {" ".join(line.split()) for line in describe_job(made, made.layers).splitlines()}
+    kept = {" ".join(line.split()) for line in (GOLDEN / f"{name}-8-gpus.txt").read_text().splitlines()}
+    added = {
+        line.split()[1] for line in printed - kept if line.startswith("# ") and "actor_rollout_ref" in line
+    }
+    model = "actor_rollout_ref.model"
+    assert {f"{model}.override_config.attn_implementation", f"{model}.use_remove_padding"} <= added
+    assert all(key.removeprefix("backbone.verl.").startswith(model) for key in added)
+
+
+@pytest.mark.parametrize("flash_attention", [True, False])
 @pytest.mark.parametrize("gpus", NODES)
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_the_settings_pass_verls_validation(tmp_path: Path, name: str, gpus: int) -> None:
+def test_the_settings_pass_verls_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, gpus: int, flash_attention: bool
+) -> None:
+    monkeypatch.setattr("ajet_verl.scale.find_spec", lambda package: package if flash_attention else None)
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 

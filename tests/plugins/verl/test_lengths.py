@@ -11,7 +11,7 @@ import pytest
 
 from ajet.types import ConfigError
 from ajet_verl.alignment import RunPaths, compose_with_lengths, describe
-from ajet_verl.lengths import architecture, check_cache, row_limit
+from ajet_verl.lengths import architecture, at_once, check_cache, row_limit
 from ajet_verl.plugin import Verl
 from tests.plugins.verl.models import model
 from tests.plugins.verl.test_alignment import job_of
@@ -87,6 +87,17 @@ def test_ranks_that_share_a_row_need_fewer_tokens_each(
     assert row_limit(config) == lengths["row"].value == CONTEXT
     config, lengths = composed(tmp_path, verl={"engine": engine, **actor_keys(**keys)})
     assert lengths["micro-batch"].value == 16_384
+
+
+def test_a_step_of_shorter_rows_computes_fewer_tokens_at_once_than_a_context(tmp_path: Path) -> None:
+    config, _ = composed(tmp_path)
+    assert [at_once(config, longest) for longest in (100, 20_000, CONTEXT)] == [16_384, 20_000, CONTEXT]
+    shared = {"ulysses_sequence_parallel_size": 2}
+    config, _ = composed(tmp_path, verl=actor_keys(**shared))
+    assert [at_once(config, longest) for longest in (100, 20_000, CONTEXT)] == [16_384, 16_384, CONTEXT // 2]
+    assert at_once(composed(tmp_path, rollout={"context_length": 8192})[0], 100) is None, "verl's default"
+    larger = actor_keys(ppo_max_token_len_per_gpu=2 * CONTEXT)
+    assert at_once(composed(tmp_path, verl=larger)[0], 100) is None, "the user's own"
 
 
 def test_the_reference_model_limits_rows_too(tmp_path: Path) -> None:

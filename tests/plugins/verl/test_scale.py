@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from ajet import ConfigError
 from ajet.job.job import Job
+from ajet_verl.alignment import RunPaths, compose
 from ajet_verl.lengths import GIB
 from ajet_verl.plugin import Verl
 from tests.plugins.verl.models import model
@@ -21,6 +23,18 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ajet_verl.scale.gpu_count", lambda: 8)
     monkeypatch.setattr("ajet_verl.scale.gpu_memory", lambda: 80 * GIB)
     monkeypatch.setattr("os.cpu_count", lambda: 128)
+    monkeypatch.setattr("ajet_verl.alignment.platform_defaults", lambda backbone: {})
+    installed(monkeypatch, "flash_attn", "cupy")
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    """The machine has these packages, and no others that verl can do without."""
+    monkeypatch.setattr("ajet_verl.scale.find_spec", lambda name: name if name in packages else None)
+
+
+def received(job: Job, settings: Verl) -> Any:
+    """The configuration that verl gets."""
+    return compose(job, settings, RunPaths(job.model))
 
 
 def prepared(folder: Path, name: str = "qwen3-8b", **sections: Any) -> tuple[Job, Verl]:
@@ -92,3 +106,39 @@ def test_what_the_user_sets_stays(tmp_path: Path) -> None:
     job, settings = prepared(tmp_path, "qwen3-32b", train=train, rollout={"concurrency": 7}, verl=verl)
     assert (job.config.train.learning_rate, job.config.train.correction) == (2e-5, "off")
     assert (job.config.rollout.concurrency, settings.runners, parallel(settings)) == (7, 3, 8)
+
+
+def test_without_flash_attention_rows_are_padded_and_torch_attends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = received(*prepared(tmp_path)).actor_rollout_ref.model
+    assert ("attn_implementation" not in model.override_config, model.use_remove_padding) == (True, True)
+    installed(monkeypatch, "cupy")
+    job, settings = prepared(tmp_path)
+    model = received(job, settings).actor_rollout_ref.model
+    assert (model.override_config.attn_implementation, model.use_remove_padding) == ("sdpa", False)
+    assert "flash-attn is not installed" in job.layers.source_of(
+        "backbone.verl.actor_rollout_ref.model.use_remove_padding"
+    )
+
+
+def test_an_attention_that_the_user_names_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch)
+    chosen = {"override_config": {"attn_implementation": "eager"}, "use_remove_padding": False}
+    model = received(
+        *prepared(tmp_path, verl={"actor_rollout_ref": {"model": chosen}})
+    ).actor_rollout_ref.model
+    assert (model.override_config.attn_implementation, model.use_remove_padding) == ("eager", False)
+
+
+def test_servers_on_their_own_gpus_get_weights_through_nccl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart = {"mode": "separate_async", "actor_rollout_ref": {"rollout": {"nnodes": 1, "n_gpus_per_node": 4}}}
+    assert (
+        received(*prepared(tmp_path, verl=apart)).actor_rollout_ref.rollout.checkpoint_engine.backend
+        == "nccl"
+    )
+    installed(monkeypatch, "flash_attn")
+    with pytest.raises(ConfigError, match=r"backbone\.verl\.mode: .*cupy"):
+        prepared(tmp_path, verl=apart)

@@ -55,7 +55,7 @@ def test_another_verl_is_an_error_and_another_ray_a_warning(installed: dict[str,
     installed["verl"] = "0.10.2"
     with pytest.raises(
         ConfigError,
-        match=r"verl 0\.10\.2 was not tested \(tested: 0\.9\.1\)\. pip install 'verl\[vllm,fsdp\]==0\.9\.1'",
+        match=r"verl 0\.10\.2 was not tested \(tested: 0\.9\.1\)\. pip install 'verl\[vllm,cupy-cu130\]==0\.9\.1'",
     ):
         check()
 
