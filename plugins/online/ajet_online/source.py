@@ -52,7 +52,8 @@ class StoreSource(EpisodeSource):
         self._mark = newest(store, MOST)
         self._recent: dict[str, list[tuple[object, ...]]] = {}
         """Conversations of the last update, as they were written."""
-        self._summed = -SUMMARY_SECONDS
+        self._summed = self._tabled = -SUMMARY_SECONDS
+        self._tables: Mapping[str, Sequence[Mapping[str, Any]]] = {}
 
     def update(self, folder: Path) -> bool:
         """See `EpisodeSource`."""
@@ -106,7 +107,10 @@ class StoreSource(EpisodeSource):
 
     def tables(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """See `EpisodeSource`."""
-        return tables(self._store)
+        with self._guard:
+            if time.monotonic() - self._tabled >= SUMMARY_SECONDS:
+                self._tables, self._tabled = tables(self._store), time.monotonic()
+            return self._tables
 
     def close(self) -> None:
         """See `EpisodeSource`."""
