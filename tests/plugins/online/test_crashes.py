@@ -211,7 +211,7 @@ def trained_once(found: list[Trace], known: list[Version], folder: Path, said: s
         learned.setdefault(line["step"], Counter())[line["task"]] += 1
     for step, number in numbers.items():
         marked = Counter(
-            f"{t.task_id}/{t.run_id}/{t.reward}"
+            f"{t.key}/{t.task_id}/{t.run_id}/{t.reward}"
             for t in found
             if t.state == State.TRAINED and t.step == number
         )
