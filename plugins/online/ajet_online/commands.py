@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,11 @@ import typer
 import typer.core
 
 from ajet.backbones import Sets
+
+EVERY = 1_000
+"""Traces between two reports of how far an export is."""
+MOST_FREE = 1 << 20
+"""Free bytes of a file that are not worth a word."""
 
 
 class JobOrCommand(typer.core.TyperGroup):
@@ -199,7 +205,7 @@ def rollback_command(
     from ajet_online.store import opened
     from ajet_online.versions import Versions
 
-    with opened(store) as found:
+    with opened(store, "write") as found:
         versions = Versions(found)
         published = versions.published()
         if version is None and len(published) < 2:
@@ -223,7 +229,7 @@ def status_command(
     from ajet_online.overview import overview
     from ajet_online.store import opened
 
-    with opened(store) as found:
+    with opened(store, "read") as found:
         seen = {**overview(found), "bytes": found.size()}
     if as_json:
         print(json.dumps(seen))
@@ -255,18 +261,26 @@ def export_command(
 ) -> None:
     """Write all traces, with their tokens and their feedback, to a file."""
     import json
+    import os
 
-    from ajet.backbones import writing
+    from ajet.backbones import make_progress, writing
     from ajet.interfaces.helpers import check_output
     from ajet_online.store import opened
     from ajet_online.trace import to_json
 
     check_output("OUTPUT", output)
-    count = 0
-    with opened(store) as found, writing(output), output.open("w", encoding="utf-8") as file:
-        for trace in found.all():
-            file.write(json.dumps(to_json(trace)) + "\n")
-            count += 1
+    partial = output.with_name(f".partial_{output.name}")
+    with opened(store, "read") as found, make_progress() as progress, writing(output):
+        total, count = found.count(), 0
+        try:
+            with partial.open("w", encoding="utf-8") as file:
+                for count, trace in enumerate(found.all(), 1):
+                    file.write(json.dumps(to_json(trace)) + "\n")
+                    if count % EVERY == 0:
+                        progress.stage("export", min(count / total, 1), {"traces": count})
+            os.replace(partial, output)
+        finally:
+            partial.unlink(missing_ok=True)
     print(f"{count:,} traces in {output}")
 
 
@@ -274,12 +288,22 @@ def export_command(
 def prune_command(
     store: Where,
     older_than: Annotated[str, typer.Option(metavar="AGE", help="Such as 12h or 90d.")],
+    compact: Annotated[
+        bool,
+        typer.Option(
+            "--compact",
+            help="Rewrite the file of SQLite, which takes as much space again; calls and feedback wait meanwhile.",
+        ),
+    ] = False,
 ) -> None:
-    """Delete conversations whose last reply is older, unless a trainer has taken some of it."""
+    """Delete conversations whose last reply is older, unless a trainer has taken some of it, while calls go on, and give the space
+    back."""
     import re
     import time
 
     from ajet import ConfigError
+    from ajet.backbones import make_progress
+    from ajet_online import pruning
     from ajet_online.store import opened
 
     found = re.fullmatch(r"(\d+)([mhd])", older_than)
@@ -288,5 +312,18 @@ def prune_command(
             f"--older-than {older_than}: is not an age. Write minutes, hours or days: 30m, 12h, 90d."
         )
     seconds = int(found[1]) * {"m": 60, "h": 3600, "d": 86400}[found[2]]
-    with opened(store) as store_:
-        print(f"{store_.prune(time.time() - seconds):,} traces deleted")
+    with opened(store, "write") as store_, make_progress() as progress:
+
+        def told(stage: str, unit: str) -> Callable[[int, int], None]:
+            return lambda done, total: progress.stage(stage, min(done / max(total, 1), 1), {unit: done})
+
+        deleted = pruning.prune(store_, time.time() - seconds, told("prune", "traces"))
+        if compact:
+            pruning.compact(store_)
+        free = pruning.give_back(store_, told("giving space back", "pages"))
+    print(f"{deleted:,} traces deleted")
+    if free > MOST_FREE:
+        print(
+            f"{free / 2**20:,.1f} MiB of the file are free for later replies; `ajet online prune --compact` gives them back to the "
+            "disk"
+        )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -18,8 +19,14 @@ from ajet_online.schema import HEAD
 BUSY_SECONDS = 30.0
 """How long a transaction waits for another process's."""
 CONNECT_SECONDS = 10
+Access = Literal["create", "write", "read"]
+"""What happens to a database that is opened: it is made and brought up to date if needed; changed; or only read. Files that are no
+stores are left alone."""
 READS = "ajet_reads"
 """Execution option of connections that only read, so they do not wait for writers."""
+_MODES = {"create": "rwc", "write": "rw", "read": "ro"}
+_HEADER = b"SQLite format 3\0"
+_OWN_TABLES = {"traces", "alembic_version"}
 MIGRATING = 7_265_108
 """PostgreSQL's advisory lock while tables are made."""
 
@@ -28,19 +35,20 @@ class StoreFailed(AjetError):
     """The database cannot be reached, is full, or is damaged. What was acknowledged before is in it."""
 
 
-def open_database(where: str, *, migrate: bool = True) -> Engine:
-    """The database at a URL (``sqlite:///traces.db``, ``postgresql://user@host/name``) or a path, which is a file of SQLite. The file's
-    folder is created. Without ``migrate`` its tables must be those of this version. Raises ConfigError for a URL of another kind or a
-    store of another version, StoreFailed if it cannot be reached, AjetError if the folder cannot be created."""
+def open_database(where: str, access: Access) -> Engine:
+    """The database at a URL (``sqlite:///traces.db``, ``postgresql://user@host/name``) or a path, which is a file of SQLite. The folder
+    of a file that is created is created too. Unless tables may be created, they must be those of this version. Raises ConfigError for
+    a URL of another kind, a file that is missing or no store, or a store of another version; StoreFailed if it cannot be reached;
+    AjetError if the folder cannot be created."""
     url = _url(where)
     if url.get_backend_name() == "sqlite":
-        engine = _sqlite(url)
+        engine = _sqlite(url, access)
     else:
         options = {"connect_timeout": CONNECT_SECONDS}
         engine = create_engine(url, connect_args=options, pool_pre_ping=True)
     try:
         with guarded(engine):
-            if migrate:
+            if access == "create":
                 _bring_up_to_date(engine)
             elif _revision(engine) != HEAD:
                 raise ConfigError(
@@ -51,6 +59,20 @@ def open_database(where: str, *, migrate: bool = True) -> Engine:
         engine.dispose()
         raise
     return engine
+
+
+def is_store(file: Path) -> bool:
+    """Whether a file is a store of any version. It is not changed. Raises OSError or sqlite3.Error if it cannot be read."""
+    return (_tables(file) or set()) >= _OWN_TABLES
+
+
+def _tables(file: Path) -> set[str] | None:
+    """The names of the tables of a file of SQLite; None if it is none."""
+    with file.open("rb") as opened:
+        if opened.read(len(_HEADER)) != _HEADER:
+            return None
+    with closing(_connect(file, "read")) as db:
+        return {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def _url(where: str) -> URL:
@@ -70,28 +92,58 @@ def _url(where: str) -> URL:
     return url
 
 
-def _sqlite(url: URL) -> Engine:
+def _sqlite(url: URL, access: Access) -> Engine:
     assert url.database
-    folder = Path(url.database).parent
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(
-        url, poolclass=QueuePool, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False}
-    )
+    file = Path(url.database)
+    if access == "create":
+        with writing(file.parent):
+            file.parent.mkdir(parents=True, exist_ok=True)
+    elif not file.is_file():
+        raise ConfigError(f"store {file}: there is no such file. Name that of `ajet online`, or a URL.")
+    engine = create_engine(url, poolclass=QueuePool, creator=lambda: _connect(file, access))
+    with guarded(engine):
+        found = _tables(file) if file.is_file() else None
+    if found and not found >= _OWN_TABLES:
+        raise ConfigError(f"store {file}: is a database of something else. Name another file.")
 
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # `begin` begins transactions, not Python
-        for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        settings = ["synchronous = FULL", "foreign_keys = ON"]
+        if access == "create":
+            settings.append("journal_mode = WAL")
+            if not connection.execute("PRAGMA page_count").fetchone()[0]:  # a file with pages keeps its form
+                settings.insert(0, "auto_vacuum = INCREMENTAL")
+        for setting in settings:
             connection.execute(f"PRAGMA {setting}")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        # A transaction that reads first and writes later could not wait for another writer.
-        reads = connection.get_execution_options().get(READS)
-        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+        options = connection.get_execution_options()
+        if options.get("isolation_level") != "AUTOCOMMIT":
+            # A transaction that reads first and writes later could not wait for another writer.
+            connection.exec_driver_sql("BEGIN" if options.get(READS) else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _connect(file: Path, access: Access) -> sqlite3.Connection:
+    def connect(options: str) -> sqlite3.Connection:
+        where = f"{file.resolve().as_uri()}?{options}"
+        return sqlite3.connect(where, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)
+
+    connection = connect(f"mode={_MODES[access]}")
+    if access == "read":
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        except (
+            sqlite3.OperationalError
+        ):  # SQLite makes files beside it, which a volume that is read only does not let it
+            connection.close()
+            if file.with_name(f"{file.name}-wal").exists():
+                raise
+            return connect("mode=ro&immutable=1")
+    return connection
 
 
 def _bring_up_to_date(engine: Engine) -> None:
@@ -136,7 +188,7 @@ def guarded(engine: Engine) -> Iterator[None]:
     """A block in which errors of the database become StoreFailed, with one line."""
     try:
         yield
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         cause: BaseException = error.orig if isinstance(error, DBAPIError) and error.orig else error
         raise StoreFailed(f"store {shown(engine)}: {_first_line(cause)}. {_remedy(str(cause))}") from error
 

@@ -29,14 +29,11 @@ class StoreReader(SelectingReader):
 
     def source(self) -> Iterator[Task]:
         """See `SelectingReader.source`."""
-        from ajet_online.store import Store
+        from ajet_online.store import opened
 
-        store = Store.open(self.store)
-        try:
+        with opened(self.store, "read") as store:
             for trace in store.rated():
                 yield self._task(trace, chat_of(store, trace))
-        finally:
-            store.close()
 
     def _task(self, trace: Trace, chat: Sequence[Any]) -> Task:
         response = _text(trace.answer)

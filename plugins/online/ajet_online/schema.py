@@ -21,7 +21,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0003"
+HEAD = "0004"
 """The last of the migrations, which together make these tables."""
 
 
@@ -124,6 +124,8 @@ Index("traces_ratings", traces.c.version, traces.c.reward, sqlite_where=_rated, 
 # The studio asks for what was rated since it last looked.
 _given = text("rated_at IS NOT NULL")
 Index("traces_rated_at", traces.c.rated_at, sqlite_where=_given, postgresql_where=_given)
+_offered = text("tools IS NOT NULL")
+Index("traces_tools", traces.c.tools, sqlite_where=_offered, postgresql_where=_offered)
 # Only few traces are in these states at a time, so these indexes stay small.
 for _name, _columns, _state in (
     ("traces_rated", (traces.c.task_id, traces.c.run_id), State.RATED),

@@ -8,7 +8,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from ajet import AjetError, Task, WorkflowOutput
 from ajet.backbones import JOURNAL, METRICS, TOKENIZER, Episode, EpisodeRecord, Plan, episode_to_json, writing
 from ajet.interfaces.source import EpisodeSource
 from ajet_online.changes import changes, newest
+from ajet_online.database import is_store
 from ajet_online.overview import bounds_of, moment, tables
 from ajet_online.recall import restore
 from ajet_online.schema import State
@@ -31,15 +31,18 @@ MOST = 20_000
 """Replies that are read when the studio starts, the newest ones."""
 SUMMARY_SECONDS = 10.0
 """Seconds between two looks at the ratings of all versions, which read an index of all traces."""
-_HEADER = b"SQLite format 3\0"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def open_source(where: str) -> StoreSource | None:
     """The store at a URL, or in a file of SQLite. None if it is neither. Raises AjetError if it cannot be opened."""
-    if "://" not in where and not _is_store(Path(where).expanduser()):
-        return None
-    return StoreSource(Store.open(where, migrate=False))
+    if "://" not in where:
+        try:
+            if not is_store(Path(where).expanduser()):
+                return None
+        except (OSError, sqlite3.Error):
+            return None
+    return StoreSource(Store.open(where, "write"))
 
 
 class StoreSource(EpisodeSource):
@@ -187,16 +190,3 @@ def _rating(reward: float, bounds: tuple[float, float]) -> float:
 def _write_if_new(path: Path, text: str) -> None:
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
-
-
-def _is_store(file: Path) -> bool:
-    """Whether a file is a store. Other databases are never opened: that would add our tables to them."""
-    try:
-        with file.open("rb") as opened:
-            if opened.read(len(_HEADER)) != _HEADER:
-                return False
-        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as db:
-            tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except (OSError, sqlite3.Error):
-        return False
-    return {"traces", "alembic_version"} <= tables

@@ -27,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ajet import ConfigError
-from ajet_online.database import READS, guarded, open_database, shown
+from ajet_online.database import READS, Access, guarded, open_database, shown
 from ajet_online.schema import State, facts, leases, tools, traces
 from ajet_online.settings import LARGEST
 from ajet_online.trace import Trace, from_row, hash_of, to_row, to_text, without_tokens
@@ -76,15 +76,20 @@ class Store:
         self._insert = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     @classmethod
-    def open(cls, where: str, *, migrate: bool = True) -> Store:
+    def open(cls, where: str, access: Access = "create") -> Store:
         """The store at a URL or path; see `open_database`. A new one is empty."""
-        return cls(open_database(where, migrate=migrate))
+        return cls(open_database(where, access))
+
+    @property
+    def file(self) -> Path | None:
+        """Its file of SQLite; None of PostgreSQL."""
+        url = self._engine.url
+        return Path(url.database) if url.get_backend_name() == "sqlite" else None
 
     @property
     def name(self) -> str:
         """Its file, or its URL without the password."""
-        url = self._engine.url
-        return str(url.database) if url.get_backend_name() == "sqlite" else shown(self._engine)
+        return str(self.file or shown(self._engine))
 
     def close(self) -> None:
         """Close the connections."""
@@ -101,6 +106,12 @@ class Store:
         """A block that only reads, without waiting for writers."""
         with guarded(self._engine), self._engine.connect() as connection:
             yield connection.execution_options(**{READS: True})
+
+    @contextmanager
+    def alone(self) -> Iterator[Connection]:
+        """A block outside transactions, for what SQLite does in none."""
+        with guarded(self._engine), self._engine.connect() as connection:
+            yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
     # ---------------------------------------------------------------- the explorer
 
@@ -316,11 +327,15 @@ class Store:
 
     def size(self) -> int:
         """Bytes of the whole database on its disk."""
-        if self._engine.dialect.name == "sqlite":
-            file = Path(self._engine.url.database)
+        if file := self.file:
             return sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))
         with self.reading() as connection:
             return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
+
+    def count(self) -> int:
+        """How many traces there are."""
+        with self.reading() as connection:
+            return int(connection.execute(select(func.count()).select_from(traces)).scalar_one())
 
     def all(self) -> Iterator[Trace]:
         """Every trace, in the order in which they were recorded."""
@@ -341,20 +356,6 @@ class Store:
             yield from map(from_row, rows)
             last = rows[-1]["number"]
 
-    def prune(self, before: float) -> int:
-        """Delete conversations whose last trace was recorded before this time, unless a trainer has traces of them. Returns how many
-        traces."""
-        old = (
-            select(traces.c.conversation)
-            .group_by(traces.c.conversation)
-            .having(func.max(traces.c.at) < before, func.count(traces.c.lease) == 0)
-        )
-        with self.writing() as connection:
-            deleted = connection.execute(delete(traces).where(traces.c.conversation.in_(old))).rowcount
-            used = select(traces.c.tools).where(traces.c.tools.is_not(None))
-            connection.execute(delete(tools).where(tools.c.hash.not_in(used)))
-        return deleted
-
     def agree(self, name: str, value: str, problem: str) -> None:
         """Note what holds for all traces, such as the model's vocabulary. Raises ConfigError with ``problem`` if the store says
         otherwise."""
@@ -366,11 +367,9 @@ class Store:
 
 
 @contextmanager
-def opened(where: str) -> Iterator[Store]:
+def opened(where: str, access: Access) -> Iterator[Store]:
     """The store at a URL or path, open within the block. Raises ConfigError if there is none."""
-    if "://" not in where and not Path(where).expanduser().is_file():
-        raise ConfigError(f"store {where}: there is no such file. Name that of `ajet online`, or a URL.")
-    store = Store.open(where)
+    store = Store.open(where, access)
     try:
         yield store
     finally:

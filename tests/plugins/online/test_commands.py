@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,8 @@ from ajet_online.store import Store
 from tests.e2e.conftest import tiny_model  # noqa: F401 - a fixture
 from tests.patience import PATIENCE
 from tests.plugins.online.conftest import trace
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -50,6 +57,69 @@ def test_the_status(where: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["bytes"] > 10_000
     assert found["traces"]["ready"] == 1 and found["versions"]["7"]["rating"] == 0.5
+
+
+def other_files(folder: Path) -> dict[str, Path]:
+    """Files that are no store of this version."""
+    files = {name: folder / f"{name}.db" for name in ("customers", "empty", "earlier", "text")}
+    with closing(sqlite3.connect(files["customers"])) as made:
+        made.execute("CREATE TABLE customers (name TEXT)")
+    files["empty"].touch()
+    files["text"].write_text("no database")
+    Store.open(str(files["earlier"])).close()
+    with closing(sqlite3.connect(files["earlier"])) as made, made:
+        made.execute("DROP INDEX traces_tools")
+        made.execute("UPDATE alembic_version SET version_num = '0003'")
+    return files
+
+
+@pytest.mark.parametrize("command", ["status", "export", "prune", "rollback"])
+@pytest.mark.parametrize("kind", ["customers", "empty", "earlier", "text"])
+def test_commands_leave_what_is_no_store_of_this_version_as_it_is(
+    command: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = other_files(tmp_path)[kind]
+    before = file.read_bytes()
+    further = {"export": [str(tmp_path / "out.jsonl")], "prune": ["--older-than", "1d"]}
+    assert run_program(["online", command, str(file), *further.get(command, [])]) != 0
+    assert file.name in (said := capsys.readouterr().err) and len(said.splitlines()) == 1
+    assert file.read_bytes() == before and not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_store_is_not_made_in_a_database_of_another_program(tmp_path: Path) -> None:
+    file = other_files(tmp_path)["customers"]
+    before = file.read_bytes()
+    with pytest.raises(ConfigError, match=r"customers\.db: is a database of something else\."):
+        Store.open(str(file))
+    assert file.read_bytes() == before
+
+
+def test_a_store_on_a_volume_that_is_read_only_is_read(
+    where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        file = Path(name, "traces.db")
+        shutil.copyfile(where, file)
+        Path(name).chmod(0o555)
+        root = os.geteuid() == 0  # who may write everywhere
+        try:
+            if root:
+                os.seteuid(NOBODY)
+            status = run_program(["online", "status", str(file), "--json"])
+        finally:
+            if root:
+                os.seteuid(0)
+        assert [path.name for path in Path(name).iterdir()] == ["traces.db"]
+        Path(name).chmod(0o755)
+    assert status == 0 and json.loads(capsys.readouterr().out)["traces"]["ready"] == 1
+
+
+def test_an_export_of_a_damaged_store_leaves_no_file(where: str, tmp_path: Path) -> None:
+    store = bytearray(Path(where).read_bytes())
+    store[4096 * 3 :] = b"\xff" * (len(store) - 4096 * 3)
+    Path(where).write_bytes(store)
+    assert run_program(["online", "export", where, str(tmp_path / "out" / "traces.jsonl")]) != 0
+    assert not list((tmp_path / "out").glob("*"))
 
 
 def test_an_export_has_every_trace(where: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from sqlalchemy import event
 
+from ajet_online.pruning import prune
 from ajet_online.schema import State
 from ajet_online.store import Store
 from tests.plugins.online.conftest import Cluster, trace
@@ -90,7 +91,7 @@ def test_it_goes_on_when_its_disk_has_space_again(tmp_path: Path) -> None:
 def test_feedback_for_a_pruned_reply_is_unknown(server: Server) -> None:
     old, new = server.ask([user("one")]), server.ask([user("two")])
     *_, last = server.store.all()
-    assert server.store.prune(before=last.at) == 1
+    assert prune(server.store, last.at) == 1
     body = {"msg_ids": [old.id, new.id], "reward": 1.0, "task_id": "t", "details": True}
     answer = server.post("/feedback", body)
     assert (answer.json()["unknown"], answer.json()["rated"]) == ([old.id], [new.id])
@@ -99,7 +100,7 @@ def test_feedback_for_a_pruned_reply_is_unknown(server: Server) -> None:
 def test_a_conversation_that_was_pruned_while_it_went_on_begins_anew(server: Server) -> None:
     messages = [user("one")]
     messages += [said(server.ask(messages)), user("two")]
-    assert server.store.prune(before=float("inf")) == 1
+    assert prune(server.store, float("inf")) == 1
     messages += [said(server.ask(messages)), user("three")]
     server.ask(messages)
     for found in server.store.all():
@@ -149,7 +150,7 @@ def test_replies_keep_their_order_when_the_clock_is_set_back(store: Store) -> No
     store.record([trace("b", at=5400.0, conversation="a", parent="a"), trace("c", at=5401.0)])
     assert [t.id for t in store.all()] == ["a", "b", "c"]
     assert [t.id for t in store.conversation("a")] == ["a", "b"]
-    assert store.prune(before=6000.0) == 1, "a conversation is as old as its newest time"
+    assert prune(store, 6000.0) == 1, "a conversation is as old as its newest time"
     assert [t.id for t in store.all()] == ["a", "b"]
 
 
