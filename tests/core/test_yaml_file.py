@@ -63,9 +63,10 @@ def test_what_would_take_all_memory_is_refused_with_its_line(
             "a: \0\n",
             ": not YAML that can be read (unacceptable character #x0000: special characters are not allowed",
         ),
+        ("a: 1\nb: {c: [a, a], a: a}\n'a': 2\n", ":3: a stands twice in one mapping. Remove one of them."),
         (b"a: caf\xe9\n", ": not UTF-8 text (invalid continuation byte at byte 7). Save it as UTF-8."),
     ],
-    ids=["cut off", "no anchor", "no month", "digits", "nul", "not UTF-8"],
+    ids=["cut off", "no anchor", "no month", "digits", "nul", "doubled", "not UTF-8"],
 )
 def test_every_other_fault_is_one_line_too(tmp_path: Path, text: str | bytes, said: str) -> None:
     assert fault(tmp_path, text).startswith(said)

@@ -6,6 +6,7 @@ then fails. So the document is first scanned event by event, which needs no recu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,26 +60,29 @@ def _load(text: str, source: str, loader: Any) -> Any:
 
 
 def _check(text: str, source: str, loader: Any) -> None:
-    """Refuse values that are nested too deep, contain themselves, or repeat too often. Raises ConfigError, YAMLError."""
+    """Refuse values that are nested too deep, contain themselves, or repeat too often, and keys that stand twice. Raises ConfigError,
+    YAMLError."""
     sizes: dict[str, int] = {}
     """Number of values in each anchor's mapping or list, once it has ended."""
-    opened: list[tuple[str | None, int]] = []
-    """Anchor of each open mapping or list, and how many values there were before it."""
+    opened: list[_Open] = []
     values = 0
     for event in yaml.parse(text, Loader=loader):
         where = f"{source}:{event.start_mark.line + 1}" if event.start_mark else source
+        if opened and isinstance(event, yaml.NodeEvent) and opened[-1].is_doubled(event):
+            raise ConfigError(where, f"{event.value[:80]} stands twice in one mapping. Remove one of them.")
         if isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = opened.pop()
-            if anchor:
-                sizes[anchor] = values - before
+            ended = opened.pop()
+            if ended.anchor:
+                sizes[ended.anchor] = values - ended.before
         elif isinstance(event, yaml.AliasEvent):
-            if any(anchor == event.anchor for anchor, _ in opened):
+            if any(one.anchor == event.anchor for one in opened):
                 raise ConfigError(where, f"*{event.anchor} contains itself. Write the value in full.")
             values += sizes.get(str(event.anchor), 1)
         elif isinstance(event, yaml.NodeEvent):
             values += 1
             if isinstance(event, yaml.CollectionStartEvent):
-                opened.append((event.anchor, values - 1))
+                keys: set[str] | None = set() if isinstance(event, yaml.MappingStartEvent) else None
+                opened.append(_Open(event.anchor, values - 1, keys))
             elif event.anchor:
                 sizes[event.anchor] = 1
         if len(opened) > _DEEPEST:
@@ -87,3 +91,25 @@ def _check(text: str, source: str, loader: Any) -> None:
             raise ConfigError(
                 where, f"more than {_MOST:,} values, including those that aliases repeat. Use fewer."
             )
+
+
+@dataclass(slots=True)
+class _Open:
+    """An open mapping or list."""
+
+    anchor: str | None
+    before: int
+    """How many values there were before it."""
+    keys: set[str] | None
+    """Of a mapping; None of a list."""
+    at_value: bool = False
+    """Whether the next node of a mapping is a value."""
+
+    def is_doubled(self, event: yaml.NodeEvent) -> bool:
+        """Take the next node, and say whether it is a key that was there before."""
+        is_key, self.at_value = not self.at_value, not self.at_value
+        if self.keys is None or not is_key or not isinstance(event, yaml.ScalarEvent) or event.value == "<<":
+            return False
+        doubled = event.value in self.keys
+        self.keys.add(event.value)
+        return doubled

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ajet import ConfigError
-from ajet.backbones import Refused, read_yaml
+from ajet.backbones import Refused, read_yaml, tell
 
 Role = Literal["chat", "feedback", "feedback:all", "admin"]
 """``feedback`` is on the replies to the key itself, ``feedback:all`` on those to every key."""
 ROLES: tuple[Role, ...] = get_args(Role)
 USUAL: tuple[Role, ...] = ("chat", "feedback")
 """Roles of a key whose file names none: who may rate for others or roll back must be named."""
+FIELDS = ("key", "roles", "rate", "concurrency")
 SHORTEST = 16
 """Characters of a key that is not easily guessed."""
 
@@ -84,7 +85,16 @@ class Keys:
             raise ConfigError(
                 f"{path}: expected keys, as in  my-app: {{key: SECRET, roles: [chat, feedback]}}."
             )
-        return cls([_key(path, str(name), value) for name, value in found.items()])
+        keys = [_key(f"{path}: {name}", str(name), value) for name, value in found.items()]
+        names: dict[str, str] = {}
+        for key in keys:
+            if (other := names.setdefault(key.secret, key.name)) != key.name:
+                raise ConfigError(
+                    f"{path}: {other} and {key.name} have the same key. Give each a key of its own."
+                )
+        if path.stat().st_mode & 0o044:
+            tell(f"warning: {path} can be read by others on this machine: chmod 600 {path}")
+        return cls(keys)
 
     def find(self, sent: str | None) -> Sent | None:
         """The key that a client has sent, as ``SECRET`` or ``SECRET~RUN``, in a time that does not depend on the secrets."""
@@ -145,17 +155,20 @@ def _limited(problem: str, seconds: float = 1.0) -> Refused:
     return Refused(problem, code="rate_limited", status=429, retry_after=seconds)
 
 
-def _key(path: Path, name: str, value: Any) -> Key:
+def _key(where: str, name: str, value: Any) -> Key:
     if not isinstance(value, Mapping) or not isinstance(value.get("key"), str):
-        raise ConfigError(f"{path}: {name}: expected {{key: SECRET, roles: [chat, feedback]}}.")
+        raise ConfigError(f"{where}: expected {{key: SECRET, roles: [chat, feedback]}}.")
+    if unknown := [field for field in value if field not in FIELDS]:
+        raise ConfigError(f"{where}.{unknown[0]}: no such field; known: {', '.join(FIELDS)}.")
     secret, roles = value["key"], value.get("roles", list(USUAL))
     if len(secret) < SHORTEST or not (secret.isascii() and secret.isprintable()):
-        raise ConfigError(f"{path}: {name}.key: use at least {SHORTEST} printable ASCII characters.")
-    if not isinstance(roles, list) or not roles or set(roles) - set(ROLES):
-        raise ConfigError(f"{path}: {name}.roles: expected some of {', '.join(ROLES)}.")
+        raise ConfigError(f"{where}.key: use at least {SHORTEST} printable ASCII characters.")
+    if not isinstance(roles, list) or not roles or any(role not in ROLES for role in roles):
+        raise ConfigError(f"{where}.roles: expected a list of some of {', '.join(ROLES)}.")
     rate, concurrency = value.get("rate"), value.get("concurrency")
-    if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0):
-        raise ConfigError(f"{path}: {name}.rate: expected calls per minute, a number above 0.")
+    is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
+    if rate is not None and not (is_number and 0 < rate < math.inf):
+        raise ConfigError(f"{where}.rate: expected calls per minute, a number above 0.")
     if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
-        raise ConfigError(f"{path}: {name}.concurrency: expected a whole number from 1.")
+        raise ConfigError(f"{where}.concurrency: expected a whole number from 1.")
     return Key(name, secret, tuple(roles), rate, concurrency)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -211,13 +212,40 @@ def test_limits_in_the_file_of_keys(tmp_path: Path) -> None:
     path.write_text(json.dumps({"app": {"key": CHAT, "rate": 60, "concurrency": 4}}))
     found = Keys.read(path).find(CHAT)
     assert found and (found.key.rate, found.key.concurrency) == (60, 4)
-    for wrong, problem in (
-        ({"rate": 0}, "rate: expected calls per minute"),
-        ({"concurrency": 1.5}, "a whole number"),
-    ):
-        path.write_text(json.dumps({"app": {"key": CHAT, **wrong}}))
-        with pytest.raises(ConfigError, match=problem):
-            Keys.read(path)
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        (f"app: {{key: {CHAT}, rate: 0}}", r"app.rate: expected calls per minute"),
+        (f"app: {{key: {CHAT}, rate: .inf}}", r"app.rate: expected calls per minute"),
+        (f"app: {{key: {CHAT}, rate: .nan}}", r"app.rate: expected calls per minute"),
+        (f"app: {{key: {CHAT}, concurrency: 1.5}}", "app.concurrency: expected a whole number"),
+        (f"app: {{key: {CHAT}, role: [feedback]}}", "app.role: no such field; known: key, roles, rate"),
+        (f"app: {{key: {CHAT}, roles: [[chat]]}}", r"app.roles: expected a list of some of chat, feedback"),
+        (f"app: {{key: {CHAT}, roles: chat}}", r"app.roles: expected a list of some of chat, feedback"),
+        (f"app: {{key: {CHAT}}}\nroot: {{key: {CHAT}}}", "app and root have the same key"),
+        (f"app: {{key: {CHAT}}}\napp: {{key: {OTHER}}}", "keys.yaml:2: app stands twice in one mapping"),
+    ],
+)
+def test_a_wrong_file_of_keys_is_refused(tmp_path: Path, written: str, problem: str) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text(written)
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        Keys.read(path)
+
+
+def test_a_file_of_keys_that_others_can_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text(f"app: {{key: {CHAT}}}")
+    path.chmod(0o600)
+    Keys.read(path)
+    assert not capsys.readouterr().err
+    path.chmod(0o640)
+    Keys.read(path)
+    assert "can be read by others on this machine: chmod 600" in capsys.readouterr().err
 
 
 def test_many_runs_do_not_fill_the_memory(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
