@@ -56,6 +56,10 @@ TOKEN_SECONDS = (0.07e-3, 0.45e-3)
 """Time in which Python takes a token from a pass and goes on, one request after the other. On one H200, a pass of 128 requests through
 28 layers took 30 ms in the engine alone, and 65 ms in a job (bench/results/prove_h200.json): what `PASS_SECONDS` leave of these."""
 
+SMALL = 10_000_000
+"""Parameters below which a model has one CPU thread. Threads wait for each other after each operation, and one of a small model is so
+short that where other work uses the cores, two threads were twenty times slower than one."""
+
 
 class OnDevice(Plugin):
     """The settings that sampling and training share."""
@@ -69,7 +73,7 @@ class OnDevice(Plugin):
     threads: int | None = Field(
         None,
         ge=1,
-        description="CPU threads of torch; default: torch chooses, and one while `starter` is built.",
+        description="CPU threads of torch; default: one for a model below 10 million parameters, else torch chooses.",
     )
     max_batch: int | None = Field(
         None, ge=1, description="Maximum requests that are sampled together; default: 64, on cuda 256."
@@ -121,6 +125,7 @@ class OnDevice(Plugin):
         ``adapters`` are the wanted ones: those that a checkpoint contains are loaded, others are new. None means
         exactly those of the checkpoint. Raises ConfigError if the checkpoint has adapters, but none of the wanted ones.
         """
+        import torch
         from transformers.utils.logging import disable_progress_bar
 
         from ajet_local.memory import share_heap
@@ -146,6 +151,8 @@ class OnDevice(Plugin):
             )
         device = self.device_and_dtype()[0]
         model, tokenizer = load_model(_base(source), device, dtype, four_bits=self.quantize == "4bit")
+        if not self.threads and device.type == "cpu" and model.num_parameters() < SMALL:
+            torch.set_num_threads(1)
         prepared = prepare(model, saved, adapters, seed)
         if self.quantize:
             keep_exact(model)

@@ -299,6 +299,18 @@ def test_another_recipe_is_built_with_the_threads_of_the_backbone(what, monkeypa
         torch.set_num_threads(1)
 
 
+@pytest.mark.parametrize(("settings", "threads"), [({}, 1), ({"threads": 3}, 3)])
+def test_a_small_model_has_one_thread_unless_the_job_says_more(settings, threads, model, tokenizer, tmp_path):
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    torch.set_num_threads(2)
+    try:
+        LocalEnginePlugin(device="cpu", **settings).build(str(tmp_path), 0, Silent())
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(1)
+
+
 class Small(Calculator):
     """Three phases of two steps, of which the second ends before its cap."""
 
