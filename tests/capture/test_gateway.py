@@ -427,7 +427,33 @@ def test_a_gateway_that_closes_tells_its_callers_to_come_again_and_can_be_starte
     assert len(session.record.calls) == 1
 
 
+def test_a_gateway_that_drains_ends_its_calls_and_takes_no_new_ones(serve, tokenizer) -> None:
+    refused: list[httpx.Response] = []
+    served = serve(Waiting(tokenizer, lambda r, p: "ok", until=lambda: len(refused) == 2))
+    answers: list[httpx.Response] = []
+    with served.bench.session() as session:
+        waiting = threading.Thread(target=lambda: answers.append(served.post(key=session.key)))
+        waiting.start()
+        assert eventually(lambda: session.in_flight == 1)
+        closing = threading.Thread(target=served.gateway.close, args=(PATIENCE,))
+        closing.start()
+        assert eventually(lambda: served.gateway._app.closing)
+        refused += [served.post(key=session.key), httpx.get(f"{served.url}/health")]
+        waiting.join(PATIENCE)
+        closing.join(PATIENCE)
+    assert answers[0].status_code == 200 and [one.status_code for one in refused] == [503, 503]
+    assert not closing.is_alive()
+
+
 # ------------------------------------------------------------------ limits
+
+
+@pytest.mark.parametrize("agent", ["my%00agent", "a%0Ab", "%ED%A0%80", "a" * 257])
+def test_a_name_that_is_no_name_of_an_agent_is_refused(serve, tokenizer, agent: str) -> None:
+    served = serve(ok(tokenizer))
+    with served.bench.session() as session:
+        answer = served.post(path=f"/k/{session.key}/a/{agent}/v1/chat/completions")
+    assert answer.status_code == 400 and "the name of an agent has at most 256" in answer.text
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_held(serve, tokenizer) -> None:
@@ -619,9 +645,10 @@ def check_bytes(address: tuple[str, int], data: bytes) -> None:
 
 
 @pytest.mark.properties
-def test_bytes_that_are_no_http_end_the_connection_and_nothing_else(serve, tokenizer) -> None:
+def test_bytes_that_are_no_http_end_the_connection_and_nothing_else(serve, tokenizer, caplog) -> None:
     served = serve(ok(tokenizer))
     check_bytes(("127.0.0.1", int(served.url.rpartition(":")[2])))
+    assert not caplog.records, "anyone could fill the disk with lines"
     with served.bench.session() as session:
         assert served.post(key=session.key).status_code == 200
 

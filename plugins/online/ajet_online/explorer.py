@@ -225,7 +225,7 @@ class ExplorerSession(Session):
             id=name,
             at=time.time(),
             key=self.api_key.name,
-            agent=call.agent.replace("\0", "\ufffd"),  # PostgreSQL stores no zero characters
+            agent=call.agent,
             target=call.target,
             run=self.run,
             conversation=parent.trace.conversation if parent else name,
@@ -468,9 +468,11 @@ def exploring(
     rewards: tuple[float, float] = (0.0, 1.0),
     redact: Callable[[Message], Message] | None = None,
     further: Callable[[], Iterable[Metric]] = tuple,
+    drain: float = 0.0,
 ) -> Iterator[tuple[str, Gateway]]:
     """A block in which calls are answered on the engine's loop: the URL without ``/v1``, and the gateway. ``further`` gives more
-    metrics. Raises ConfigError if the store's traces are of a model with another vocabulary."""
+    metrics. Calls that are in progress at its end have ``drain`` seconds. Raises ConfigError if the store's traces are of a model
+    with another vocabulary."""
     assert answerer.chat
     store.agree("vocabulary", _vocabulary(answerer.chat.tokenizer), OTHER_VOCABULARY)
     limits = limits or Limits(keys.share(most_calls))
@@ -490,7 +492,7 @@ def exploring(
         with rare_full_collections():
             yield gateway.start(), gateway
     finally:
-        gateway.close()
+        gateway.close(drain)
         explorer.close()
 
 

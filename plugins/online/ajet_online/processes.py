@@ -131,11 +131,12 @@ def explore(
             most_calls=most_calls,
             rewards=what.settings.rewards,
             redact=redact,
+            drain=what.settings.drain,
             further=lambda: follower.metrics,
         )
         url, gateway = stack.enter_context(explorer)
         stack.enter_context(follower.running())
-        stop = stack.enter_context(stopped())
+        stop = stack.enter_context(stopped(what.settings.drain))
         hold_on()
         ready(url)
         while not stop.wait(1.0):

@@ -30,7 +30,7 @@ EVERY = 2.0
 RATE_SECONDS = 120.0
 """The time over which the rate of feedback is measured."""
 SECONDS_TO_END = 60.0
-"""How long the trainer may take to finish its update when the command ends."""
+"""How long the trainer may take to finish its update when the command ends, beside the time in which the explorer ends its calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,7 @@ def together(job_file: Path, *, key: str | None, sets: Iterable[str], further: S
                     "trainer": ["train", *arguments],
                 },
                 {} if own_keys else {"AJET_SERVE_KEY": secret},
+                SECONDS_TO_END + settings.drain,
             ) as children,
             _until_signal() as over,
         ):
@@ -167,9 +168,10 @@ def _algorithm(layers: Layers) -> Algorithm:
 
 @contextmanager
 def _children(
-    commands: Mapping[str, list[str]], environment: Mapping[str, str]
+    commands: Mapping[str, list[str]], environment: Mapping[str, str], seconds: float
 ) -> Iterator[dict[str, subprocess.Popen[Any]]]:
-    """A block in which these commands of `ajet online` run. At its end they are asked to end, and killed if they do not."""
+    """A block in which these commands of `ajet online` run. At its end they are asked to end, and killed if they do not within
+    ``seconds``."""
     with lifeline() as line:
         running = {
             name: start(
@@ -183,7 +185,7 @@ def _children(
             for process in running.values():
                 if process.poll() is None:
                     process.send_signal(signal.SIGTERM)
-            deadline = time.monotonic() + SECONDS_TO_END
+            deadline = time.monotonic() + seconds
             for process in running.values():
                 try:
                     process.wait(max(deadline - time.monotonic(), 0.1))

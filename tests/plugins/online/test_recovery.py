@@ -126,12 +126,12 @@ def test_a_failure_that_nobody_expected_ends_no_later_call(
     assert chat(server, user("one")).status_code == 200
 
 
-def test_a_strange_name_of_an_agent_harms_no_other_call(serve: Serve) -> None:
+def test_an_agent_with_letters_of_any_language_is_stored(serve: Serve) -> None:
     server = serve()
     body = {"model": "m", "messages": [user("hi")]}
-    answer = httpx.post(f"{server.url}/k/{CHAT}/a/my%00agent/v1/chat/completions", json=body)
+    answer = httpx.post(f"{server.url}/k/{CHAT}/a/%C3%9Cbersetzer/v1/chat/completions", json=body)
     assert answer.status_code == 200
-    assert [t.agent for t in server.store.all()] == ["my\ufffdagent"]
+    assert [t.agent for t in server.store.all()] == ["Übersetzer"]
 
 
 # --------------------------------------------------------------------------- the clock

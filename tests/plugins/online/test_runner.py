@@ -303,6 +303,7 @@ def test_a_strategy_that_fails_selects_nothing(
         ({"select": SamplingRate}, "expected a strategy"),
         ({"select": 0.1}, "expected a strategy"),
         ({"select": "all"}, "expected a strategy"),
+        ({"select": lambda task: Selection(True)}, "cannot be called with a task, a response and a Request"),
         ({"repeat": 0}, "repeat=0"),
         ({"timeout": 0}, "timeout=0"),
         ({"repeat": 5, "queue": 4}, "the queue has room for 4"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import http
+import logging
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -19,6 +20,12 @@ from ajet.capture.gateway.connections import Connections
 MOST_HEAD_BYTES = 1 << 15
 BACKLOG = 64
 """Connections that are accepted per iteration of the loop."""
+
+
+_log = logging.getLogger("ajet.http")
+_log.setLevel(
+    logging.ERROR
+)  # uvicorn warns of each request that is no HTTP, which anyone may send as often as they like
 
 
 def make_protocol(most_connections: int | None = None) -> type[asyncio.Protocol]:
@@ -77,6 +84,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.logger = _log
         self._beside = 0
         """Bytes received since the last complete request head or piece of a body."""
         self._in_head = False

@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 import math
+import re
 import socket
 import threading
 import time
@@ -40,6 +41,10 @@ _LONG_BODY = 1 << 16
 _SECONDS_TO_START = 10.0
 _SECONDS_TO_CLOSE = 5.0
 _IDLE_SECONDS = 120
+_LOOK_SECONDS = 0.02
+_LONGEST_NAME = 256
+_NO_NAME = re.compile("[\0-\x1f\x7f\ufffd]")
+"""Control characters, and what stands for bytes that are no UTF-8."""
 _LAST_WORD_SECONDS = 1.0
 """Seconds after which the finished call of a client that does not read is cut off."""
 
@@ -133,12 +138,13 @@ class Gateway:
         process or language. Starts the gateway."""
         return EpisodeEndpoint(f"{self.start()}{make_path(None, agent, target)}/v1", tuner.api_key)
 
-    def close(self) -> None:
-        """Stop listening and cancel what still runs; its sessions should have ended."""
+    def close(self, drain: float = 0.0) -> None:
+        """Take no more calls, wait up to ``drain`` seconds for those in progress, then stop listening and cancel what still runs;
+        its sessions should have ended."""
         with self._starting:
             serving, self._serving, self.socket, self._at = self._serving, None, None, None
             if serving is not None:
-                self._portal.submit(self._stop(serving)).result(_SECONDS_TO_CLOSE)
+                self._portal.submit(self._stop(serving, drain)).result(drain + _SECONDS_TO_CLOSE)
 
     async def _serve(self, listening: socket.socket) -> None:
         import uvicorn
@@ -169,8 +175,12 @@ class Gateway:
             await asyncio.sleep(0.002)
         listening.listen(QUEUED)  # asyncio has shortened the queue to its own backlog
 
-    async def _stop(self, serving: asyncio.Task[None]) -> None:
+    async def _stop(self, serving: asyncio.Task[None], drain: float) -> None:
         self._app.closing = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(drain):
+                while self.meter.in_flight:
+                    await asyncio.sleep(_LOOK_SECONDS)
         self._server.should_exit = True
         await serving
 
@@ -232,6 +242,8 @@ class _App:
         if reason := foreign(headers, self._host):
             raise Refused(reason, code="foreign_origin", status=403)
         if asked.path == "/health":
+            if self.closing:
+                raise _closing()
             await _plain(
                 send, "application/json", json.dumps({"status": "ok", "in_flight": self._meter.in_flight})
             )
@@ -272,6 +284,11 @@ class _App:
             )
         agent, target = caller(session, headers)
         agent, target = agent or asked.agent or "agent", target or asked.target
+        if len(agent) > _LONGEST_NAME or _NO_NAME.search(agent):
+            raise Refused(
+                f"the name of an agent has at most {_LONGEST_NAME} characters, in UTF-8 and without control characters",
+                code="invalid_request",
+            )
         with self._meter.call(session):
             async with self._bodies.read(session.key, headers, receive) as body:
                 await self._answer(wire, session, body, agent, target, receive, send)

@@ -18,11 +18,12 @@ _GRACE = 0.5
 
 
 @contextmanager
-def stopped() -> Iterator[threading.Event]:
+def stopped(drain: float = 0.0) -> Iterator[threading.Event]:
     """A block with an event that Ctrl-C and SIGTERM set. From then on the process, including the rest of the program,
-    has `SECONDS_TO_END` to end: a computing thread or a hanging engine does not keep it alive. Outside the main
+    has ``drain`` and `SECONDS_TO_END` to end: a computing thread or a hanging engine does not keep it alive. Outside the main
     thread, which alone receives signals, the event is never set."""
     stop = threading.Event()
+    seconds = drain + SECONDS_TO_END
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
@@ -30,8 +31,11 @@ def stopped() -> Iterator[threading.Event]:
     def told(number: int, frame: FrameType | None) -> None:
         if not stop.is_set():
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, SECONDS_TO_END + _GRACE)
-            threading.Thread(target=_insist, args=(number,), name="ajet-stopping", daemon=True).start()
+            signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE)
+            insisting = threading.Thread(
+                target=_insist, args=(number, seconds), name="ajet-stopping", daemon=True
+            )
+            insisting.start()
         stop.set()
 
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -43,11 +47,9 @@ def stopped() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _insist(number: int) -> None:
-    time.sleep(SECONDS_TO_END)
+def _insist(number: int, seconds: float) -> None:
+    time.sleep(seconds)
     name = signal.Signals(number).name
-    sys.stderr.write(
-        f"ajet: still busy {SECONDS_TO_END:g} s after {name}: stopped without waiting any longer\n"
-    )
+    sys.stderr.write(f"ajet: still busy {seconds:g} s after {name}: stopped without waiting any longer\n")
     sys.stderr.flush()
     os._exit(128 + number)

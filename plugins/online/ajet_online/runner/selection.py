@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,12 @@ class Selection:
     reason: str = ""
     labels: Sequence[str] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.labels, str):
+            raise TypeError(
+                f"Selection(labels={self.labels!r}): expected several labels, as in [{self.labels!r}]"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,15 @@ def as_function(select: Strategy | Select | Sequence[Strategy | Select]) -> Sele
     function = getattr(select, "select", select)
     if not callable(function) or isinstance(select, type):
         raise ConfigError(f"select={select!r}: expected a strategy, a function, or a list of them.")
+    try:
+        inspect.signature(function).bind(None, None, None)
+    except TypeError as error:
+        raise ConfigError(
+            f"select={select!r}: cannot be called with a task, a response and a Request ({error}). A strategy is "
+            "`def select(task, response, context): return Selection(...)`."
+        ) from None
+    except ValueError:  # a function in C that does not tell its parameters
+        pass
     return _checked(function)
 
 
