@@ -47,8 +47,8 @@ def overview(store: Store) -> dict[str, Any]:
 
 
 def tables(store: Store) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """The versions of the weights, the newest first, with what gate and rollback said of them; replies by state; and the newest
-    replies by API key, by run, and by the reason for which they were discarded."""
+    """The versions of the weights, the served one before the newest ones, with what gate and rollback said of them; replies by
+    state; and the newest replies by API key, by run, and by the reason for which they were discarded."""
     seen = overview(store)
     versions = [
         {
@@ -64,6 +64,7 @@ def tables(store: Store) -> dict[str, Sequence[Mapping[str, Any]]]:
         }
         for number, one in reversed(seen["versions"].items())
     ]
+    versions.sort(key=lambda version: version["stage"] != "served")
     columns, newest = traces.c, f"of the newest {NEWEST:,} replies"
     discarded = columns.state == State.DISCARDED
     return {

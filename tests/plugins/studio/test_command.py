@@ -50,7 +50,7 @@ def test_it_prints_an_address_that_opens_and_ends_cleanly(tmp_path: Path, signal
         process.send_signal(signal_)
         out, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode in (130, 143)
-    assert (out, errors) == ("", "")
+    assert (out, errors) == ("", "interrupted\n")
 
 
 def test_each_start_has_another_token(tmp_path: Path) -> None:

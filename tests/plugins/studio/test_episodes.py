@@ -197,8 +197,10 @@ def test_an_episode_leads_to_its_siblings_and_to_the_task_s_other_episodes(
     ids = [row["id"] for row in sorted(group, key=lambda row: row["member"]) if row["task"] == task]
     found = studio.get("episode", run=trained.name, id=ids[1])
     assert (found["previous"], found["next"]) == (ids[0], ids[2])
-    others = {row["id"] for row in rows(studio, trained, task=task)} - {ids[1]}
-    assert {other["id"] for other in found["same_task"]} == others
+    others = {row["id"]: row["member"] for row in rows(studio, trained, task=task) if row["id"] not in ids}
+    assert {other["id"]: other["member"] for other in found["same_task"]} == others, (
+        "siblings are not elsewhere"
+    )
 
 
 def test_episodes_of_the_task_in_other_runs_follow_those_of_its_own(own: runs.Studio, folder: Path) -> None:

@@ -24,7 +24,7 @@ def test_the_keys_are_those_of_the_page() -> None:
     wanted += [(f"`{key}`", told) for key, told in of_views]
     section = PAGE.partition("## Keys")[2].partition("\n## ")[0]
     assert re.findall(r"^\| (`.+`) \| (.+) \|$", section, re.MULTILINE) == wanted
-    assert len(wanted) == 19
+    assert len(wanted) == 20
 
 
 def test_the_options_are_those_of_the_command() -> None:

@@ -91,7 +91,7 @@ export async function episodeList(page, run) {
 	const filters = [
 		h(
 			"div.bar",
-			field("q", "Words", { type: "search", size: 24, placeholder: "in messages, response, task" }),
+			field("q", "Words", { type: "search", size: 32, placeholder: "in messages, response, task" }),
 			select("phase", "Phase", [["", "all"], ...Object.keys(run.phases).map((name) => [name, name])]),
 			select("failure", "Failure", [["", "all"], ["none", "not failed"], ["any", "failed"], ...causes.map((name) => [name, name])]),
 			summary,

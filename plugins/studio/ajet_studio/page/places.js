@@ -8,9 +8,16 @@ export const stepAddress = (run, { phase, step }) => address("/step", { run, pha
 export const groupAddress = (run, { phase, step, task }) => address("/group", { run, phase, step, task });
 export const episodeAddress = (run, id, more = {}) => address("/episode", { run, id, ...more });
 
-/** The name of a run for people: the last folder of its id. */
+const names = new Map();
+
+/** Note the names of runs that the server has told. */
+export function named(runs) {
+	for (const { run, name } of runs) names.set(run, name);
+}
+
+/** The name of a run for people; before it is known, the last folder of its id. */
 export function runName(run) {
-	return run === "." ? "this run" : run.split("/").at(-1);
+	return names.get(run) ?? (run === "." ? "this run" : run.split("/").at(-1));
 }
 
 /** The places above something in a run: runs, run, and for what is inside a step, step and group. */

@@ -6,7 +6,7 @@ import { curves } from "../curves.js";
 import { data, definitions, fill, h, setText } from "../dom.js";
 import { bytes, duration, moment, number, score } from "../format.js";
 import { episodeList } from "../episodes.js";
-import { runAddress, runName, stepAddress, tabs } from "../places.js";
+import { named, runAddress, runName, stepAddress, tabs } from "../places.js";
 import { reload } from "../router.js";
 import { Rows } from "../rows.js";
 import { say } from "../shell.js";
@@ -26,7 +26,8 @@ export async function runView(page) {
 	const id = page.query.get("run") ?? ".";
 	page.named(runName(id));
 	const run = await page.get("run", { run: id });
-	page.named(run.name || runName(id));
+	named([run]);
+	page.named(run.name);
 	const names = run.source ? OF_SOURCE : Object.keys(TABS).filter((name) => name !== "store");
 	const chosen = names.includes(page.query.get("tab")) ? page.query.get("tab") : names[0];
 	const head = header(run);
@@ -51,10 +52,10 @@ function header(run) {
 				["State", state(now)],
 				[now.source ? "First reply" : "Started", now.started && moment(now.started)],
 				[now.source ? "Until the last one" : "Time", now.seconds !== null && duration(now.seconds)],
-				[now.source ? "Newest version" : "Steps", now.steps_wanted ? `${number(now.steps)} of ${number(now.steps_wanted)}` : number(now.steps)],
+				[now.source ? "Newest rated version" : "Steps", now.steps_wanted ? `${number(now.steps)} of ${number(now.steps_wanted)}` : number(now.steps)],
 				[now.source ? "Conversations" : "Episodes", number(now.episodes)],
 				["Reward", score(now.reward)],
-				["Validation", validation(now)],
+				["Validation", !now.source && validation(now)],
 				["Learning rate", now.learning_rate !== null && number(now.learning_rate)],
 				["Workflow", now.workflow && last(now.workflow)],
 				["Model", now.model && last(now.model)],
@@ -76,29 +77,36 @@ function header(run) {
 /** What the source of the episodes says of itself. */
 async function storeTab(page, run) {
 	const place = h("div");
+	const whole = new Set();
+	let shown = "";
 	const load = async () => {
 		const { tables } = await page.get("tables", { run: run.run });
-		fill(place, tables.filter(({ rows }) => rows.length).map(({ title, rows }) => [h("h2", title), plainTable(title, rows)]));
+		if (shown === (shown = JSON.stringify(tables))) return;
+		fill(place, tables.filter(({ rows }) => rows.length).map(({ title, rows }) => [h("h2", title), plainTable(title, rows, whole)]));
 	};
 	await load();
 	return { element: place, refresh: load };
 }
 
-/** A table whose cells may have several lines; first with few rows. */
-function plainTable(title, rows) {
+/** A table whose cells may have several lines; with few rows, unless its title is in `whole`, where a button puts it. */
+function plainTable(title, rows, whole) {
 	const names = Object.keys(rows[0]);
 	const cell = (name, value) => {
 		if (typeof value === "number") return h("td.figure", /reward|validation/.test(name) ? score(value) : number(value));
-		return h("td", { class: value?.length < BRIEF ? "brief" : null }, value && data(/^\d{4}-\d\d-\d\dT/.test(value) ? moment(value) : value));
+		if (/^(\/|[A-Z]:\\)/.test(value ?? "")) return h("td.brief", last(value));
+		const text = /^\d{4}-\d\d-\d\dT/.test(value ?? "") ? moment(value) : value;
+		return h("td", { class: text?.length < BRIEF ? "brief" : null }, text && data(text));
 	};
 	const row = (one) => h("tr", names.map((name) => cell(name, one[name])));
-	const body = h("tbody", rows.slice(0, FEW).map(row));
+	const few = rows.length > FEW && !whole.has(title);
+	const body = h("tbody", (few ? rows.slice(0, FEW) : rows).map(row));
 	const rest = h("button", { onclick: () => {
+		whole.add(title);
 		fill(body, rows.map(row));
 		rest.remove();
 	} }, `Show all ${number(rows.length)}`);
 	const heads = names.map((name) => h("th", { scope: "col", class: typeof rows[0][name] === "number" ? "figure" : null }, name[0].toUpperCase() + name.slice(1)));
-	return h("div.table", { role: "region", "aria-label": title, tabindex: 0 }, h("table.plain", h("thead", h("tr", heads)), body), rows.length > FEW && rest);
+	return h("div.table", { role: "region", "aria-label": title, tabindex: 0 }, h("table.plain", h("thead", h("tr", heads)), body), few && rest);
 }
 
 async function curvesTab(page, run) {

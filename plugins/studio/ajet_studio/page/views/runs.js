@@ -5,7 +5,7 @@ import { figure, order, text } from "../columns.js";
 import { address, data, fill, h, setText } from "../dom.js";
 import { count, duration, moment, number, score, signed } from "../format.js";
 import { recall, remember } from "../kept.js";
-import { runAddress } from "../places.js";
+import { named, runAddress } from "../places.js";
 import { open } from "../router.js";
 import { Rows } from "../rows.js";
 import { say } from "../shell.js";
@@ -65,6 +65,7 @@ export async function runsView(page) {
 	const arrange = () => {
 		const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
 		const wanted = answer.runs.filter((run) => words.every((word) => haystack(run).includes(word)));
+		named(answer.runs);
 		rows.set(wanted.sort(order(sort.name, sort.descending)));
 		setText(summary, words.length ? `${number(wanted.length)} of ${count(answer.runs.length, "run")}` : count(wanted.length, "run"));
 		compare.hidden = answer.runs.length < 2;
