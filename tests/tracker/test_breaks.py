@@ -579,6 +579,16 @@ def test_a_choice_is_discarded_once_a_prompt_goes_on_with_its_sibling(episode: E
     assert discarded(episode.record) == {0, 2}
 
 
+def test_a_choice_is_discarded_once_a_prompt_quotes_its_sibling(episode: Episode) -> None:
+    first, second, third = (said(f"Summary {n}: one and one is two.") for n in range(3))
+    for answer in (first, second, third):
+        episode.call([S, U], answer)
+    episode.call([S, user(f"So far: {second['content']}\nAnd twice that?")], Z)
+    assert discarded(episode.record) == {0, 2}
+    episode.call([S, user(f"Or rather: {first['content']}")], Z)
+    assert discarded(episode.record) == {2}, "quoted, too"
+
+
 def test_choices_that_were_all_followed_are_kept(episode: Episode) -> None:
     for answer in (X, Y):
         episode.call([S, U], answer)

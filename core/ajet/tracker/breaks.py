@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ajet.chat.messages import canonical, loose, text_of
+from ajet.chat.messages import canonical, loose, spoken, text_of
 from ajet.tracker.call import Call, MessageNode
 from ajet.tracker.differences import CAUSES, SAME_ANSWER, Difference, compare, excerpt, explain, leading
 from ajet.tracker.record import EpisodeRecord
@@ -77,7 +77,8 @@ def discarded(record: EpisodeRecord) -> frozenset[int]:
     - The prompt contains the attempt's whole prompt, or an earlier part of it, and leaves the answer out (a
       break of cause ``turns removed``); an answer that appears elsewhere in it is kept. Summaries, sliding
       windows and edited answers discard nothing.
-    - It continues another answer to the same prompt (``n`` > 1), and the attempt was never continued.
+    - It continues another answer to the same prompt (``n`` > 1), or quotes one in another message, as after a summary, and
+      the attempt was neither continued nor quoted.
 
     In both cases no later prompt contains the attempt's answer.
     """
@@ -256,17 +257,37 @@ class _Chats:
                     yield from ((c, call.number) for c in _before(each.ends, call) if c.agent == call.agent)
 
     def passed_over(self) -> Iterator[tuple[Call, int]]:
-        """Calls whose answer was never continued while another answer to the same prompt was, each with the number
-        of the last prompt that did so."""
+        """Calls whose answer was never used while another answer to the same prompt was, each with the number of the last
+        prompt that did so."""
         for group in self.prompts.values():
+            if len(group) < 2:
+                continue
             last: dict[str, int] = {}
+            unused = []
             for call in group:
-                through = self.last_through(self.answers[call.number], call.agent)
-                last[call.agent] = max(through, last.get(call.agent, through))
-            for call in group:
-                through = self.last_through(self.answers[call.number], call.agent)
-                if through < 0 and last[call.agent] > call.number:
-                    yield call, last[call.agent]
+                answer = self.answers[call.number]
+                through, quoted = self.last_through(answer, call.agent), self._last_quoting(call)
+                if max(through, quoted) < 0:
+                    unused.append(call)
+                telling = quoted if len(spoken(answer.message).strip()) >= TELLING else -1
+                last[call.agent] = max(through, telling, last.get(call.agent, -1))
+            yield from ((call, last[call.agent]) for call in unused if last[call.agent] > call.number)
+
+    def _last_quoting(self, call: Call) -> int:
+        """The number of the agent's last prompt with a message of someone else, new since the call, that has the text of its
+        answer; -1 if there is none."""
+        text = spoken(self.answers[call.number].message).strip()
+        return max(
+            (
+                by.get(call.agent, -1)
+                for node, by in self._last.items()
+                if text
+                and self._first[node] > call.number
+                and not _is_answer(node)
+                and text in text_of(node.message)
+            ),
+            default=-1,
+        )
 
     def last_through(self, node: MessageNode, agent: str) -> int:
         """The number of an agent's last prompt that contains a message; -1 if there is none."""
