@@ -44,6 +44,11 @@ async def equipped(task):
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
     return (await ask([{"role": "user", "content": task.query}], tools=[tool]))["content"]
 
+async def choosy(task):
+    asked = [{"role": "user", "content": task.query}]
+    drafts = [await ask(asked) for _ in range(3)]
+    return (await ask([*asked, drafts[-1], {"role": "user", "content": "sure?"}]))["content"]
+
 async def broken(task):
     await ask([{"role": "user", "content": task.query}])
     raise KeyError("tool")
@@ -73,6 +78,17 @@ def test_a_clean_agent_has_one_timeline_an_episode_and_no_breaks(folder: Folder)
     assert "breaks: none" in page
     rows, lines, trees = (int(n) for n in re.findall(r"(?:tokens|call|trees) +(\d+)[ ,]", page)[-3:])
     assert trees <= lines < rows or trees <= rows
+
+
+def test_answers_that_the_agent_rejected_are_told_with_the_filter_that_leaves_them_out(
+    folder: Folder,
+) -> None:
+    options = ("--first", "1", "--group-size", "1")
+    folder.write("answers.yaml", "".join(f'- {{turn: {n}, say: "draft {n}"}}\n' for n in range(4)))
+    page = check(folder, "choosy", *options)
+    assert "! 2 answers were rejected by the agent" in page and "train.filters: [discarded_attempts]" in page
+    filtered = check(folder, "choosy", *options, "--set", "train.filters=[discarded_attempts]")
+    assert "rejected" not in filtered
 
 
 def test_equal_rewards_and_overridden_parameters_are_told_with_what_helps(folder: Folder) -> None:

@@ -19,6 +19,7 @@ from ajet.interfaces.engine import Engine
 from ajet.job.job import Job
 from ajet.learning.batch import Selection
 from ajet.learning.credit import advantages
+from ajet.learning.filters import DiscardedAttempts
 from ajet.learning.rollouts import plan_step
 from ajet.rollout.episode import Episode
 from ajet.rollout.recorder import RunRecorder
@@ -26,7 +27,7 @@ from ajet.rollout.summary import failures, summarize
 from ajet.runs.chat_format import ChatFormatReport, describe
 from ajet.runs.run_dir import keep_tokenizer, new_run_dir
 from ajet.runs.runtime import open_runtime, training_policy
-from ajet.tracker.breaks import CAUSES, Break
+from ajet.tracker.breaks import CAUSES, Break, discarded
 from ajet.tracker.call import Call
 from ajet.tracker.forest import forest
 from ajet.utils.asyncrun import run
@@ -90,6 +91,8 @@ class Report:
     groups: int
     equal_groups: int
     """Groups whose rewards are all equal: their advantage is zero."""
+    rejected: int
+    """Answers that the agent rejected and that would be trained."""
     copied: int
     """Responses with a hidden field of the task that no message of the episode has."""
     longest: int
@@ -155,6 +158,7 @@ def examine(
     for episode in judged:
         groups.setdefault(episode.plan.group, []).append(episode)
     hidden = job.config.task.hides(judged=True) if job.config.task else ()
+    filtered = any(isinstance(policy, DiscardedAttempts) for policy in job.filters)
     select = Selection(job.filters, job.config.train.max_timelines, str(job.config.run.seed))
     dropped: Counter[str] = sum((select.choose(e)[1] for e in judged), Counter())
     return Report(
@@ -176,6 +180,7 @@ def examine(
             not any(value for episode in group for value in episode.values())
             for group in advantages(job.algorithm, groups).values()
         ),
+        rejected=0 if filtered else sum(len(discarded(e.record)) for e in judged),
         copied=sum(any(_copied(e, name) for name in hidden) for e in judged),
         longest=max((c.end.length for c in calls), default=0),
         context_length=context_length,
@@ -249,6 +254,13 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
             (
                 f"the longest call has {report.longest} of {report.context_length} tokens of context",
                 "Shorten histories or tool results, or use a model with a longer context.",
+            )
+        )
+    if report.rejected:
+        found.append(
+            (
+                f"{report.rejected} answers were rejected by the agent: a later prompt uses another one, or leaves them out",
+                "To train none of them: train.filters: [discarded_attempts].",
             )
         )
     if report.copied:
