@@ -176,7 +176,8 @@ def _output() -> Callable[[str], None]:
     """What replaces an output of the cell that runs, which the first text makes."""
     from IPython.display import DisplayHandle
 
-    handle, begun = DisplayHandle(), False
+    untyped: Any = DisplayHandle
+    handle, begun = untyped(), False
 
     def show(text: str) -> None:
         nonlocal begun

@@ -31,7 +31,7 @@ class RunLine:
     steps: int = 0
     """Training steps done."""
     steps_wanted: int = 0
-    """0 if none is wanted, or if nobody knows."""
+    """0 if none is wanted, or if the number is not known."""
     reward: tuple[float, float] | None = None
     validation: tuple[float, float] | None = None
     """Accuracy, or reward if no verdict says success."""
