@@ -45,6 +45,18 @@ class Counted(Recipe):
         return None, "none"
 
 
+class Heard(Silent):
+    """What was said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.spoken = threading.Event()
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+        self.spoken.set()
+
+
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("AJET_CACHE", str(tmp_path / "cache"))
@@ -111,21 +123,21 @@ def test_an_interrupted_build_gives_no_model_and_leaves_its_files_for_the_next_o
                 raise KeyboardInterrupt
             (folder / "there").write_text(*there)
 
+    progress = Heard()
     with pytest.raises(KeyboardInterrupt):
-        cached(Breaks(), 0, Silent())
+        cached(Breaks(), 0, progress)
     assert not list(cache.glob("counted-*"))
+    (left,) = cache.glob(".counted-*.part")
+    assert progress.said == [
+        f"the build of the model counted was interrupted; the next one continues in {left}"
+    ]
     assert (cached(Breaks(), 0, Silent()) / "there").read_text() == "model"
     assert [path.name for path in cache.iterdir() if path.is_dir()] == [cached(Breaks(), 0, Silent()).name]
 
 
 def test_whoever_comes_second_waits_for_the_first_build_and_says_so() -> None:
-    started, finish, waiting = threading.Event(), threading.Event(), threading.Event()
-    calls, said = [], []
-
-    class Heard(Silent):
-        def say(self, text: str) -> None:
-            said.append(text)
-            waiting.set()
+    started, finish, progress = threading.Event(), threading.Event(), Heard()
+    calls = []
 
     class Slow(Counted):
         def build(self, folder: Path, seed: int, progress: Progress) -> None:
@@ -135,15 +147,15 @@ def test_whoever_comes_second_waits_for_the_first_build_and_says_so() -> None:
             (folder / "model").write_text("slow")
 
     results: list[Path] = []
-    threads = [threading.Thread(target=lambda: results.append(cached(Slow(), 0, Heard()))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: results.append(cached(Slow(), 0, progress))) for _ in range(2)]
     for thread in threads:
         thread.start()
-    assert started.wait(PATIENCE) and waiting.wait(PATIENCE)
+    assert started.wait(PATIENCE) and progress.spoken.wait(PATIENCE)
     finish.set()
     for thread in threads:
         thread.join(PATIENCE)
     assert calls == [0] and results[0] == results[1]
-    assert said == [f"waiting for process {os.getpid()}, which builds the model {Slow.name}"]
+    assert progress.said == [f"waiting for process {os.getpid()}, which builds the model {Slow.name}"]
 
 
 def test_a_recipe_in_a_file_is_built_anew_when_a_file_changes_that_it_imports_and_that_lies_beside_it(

@@ -166,5 +166,11 @@ def cached(recipe: Recipe, seed: int, progress: Progress) -> Path:
 def _build(recipe: Recipe, folder: Path, seed: int, progress: Progress) -> None:
     part = folder.with_name(f".{folder.name}.part")
     part.mkdir(exist_ok=True)
-    recipe.build(part, seed, progress)
+    try:
+        recipe.build(part, seed, progress)
+    except KeyboardInterrupt:
+        progress.say(
+            f"the build of the model {recipe.name} was interrupted; the next one continues in {part}"
+        )
+        raise
     part.rename(folder)
