@@ -29,5 +29,5 @@ class GapCheck:
         return (
             f"step {step}: the trainer's logprobs of sampled tokens differ from the engine's by {gap:.2f} on average, so "
             "every update is off-policy. Set train.correction=truncated, or let both compute in the same type "
-            "(docs/algorithms.md, When to correct)"
+            "(“When to correct” in the documentation, docs/algorithms.md)"
         )
