@@ -21,7 +21,7 @@ from ajet.job.layers import import_from_here as import_from_here, job_layers as 
 from ajet.job.models import (
     check_available as check_available, check_vocabulary as check_vocabulary, generation_config as generation_config,
 )
-from ajet.job.objects import OWN_LOOP as OWN_LOOP, given_reader as given_reader, lay_object as lay_object
+from ajet.job.objects import OBJECT as OBJECT, OWN_LOOP as OWN_LOOP, given_reader as given_reader, lay_object as lay_object
 from ajet.job.paths import load_named as load_named
 from ajet.job.prepare import build_plugin as build_plugin, build_service as build_service, prepare as prepare
 from ajet.job.spec import JobSpec as JobSpec

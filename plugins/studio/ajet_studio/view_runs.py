@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ajet.backbones import CHECKPOINTS, JOURNAL, OWN_LOOP, fault, leaves, state_of, validation_reward
+from ajet.backbones import CHECKPOINTS, JOURNAL, OBJECT, OWN_LOOP, fault, leaves, state_of, validation_reward
 from ajet.interfaces.base import by_type
 from ajet_studio import live
 from ajet_studio.answers import Refused, missing, thinned
@@ -64,7 +64,7 @@ def run_row(run: OpenRun) -> dict[str, Any]:
         "state": "unreadable" if problem else state.name,
         "started": datetime.fromtimestamp(start).astimezone().isoformat(timespec="seconds") if start else "",
         "seconds": max(0.0, round(span[1] - start, 1)) if span[1] else None,
-        "workflow": _text(job.get("workflow")),
+        "workflow": _text(job.get("workflow")).removeprefix(OBJECT),
         "backbone": backbone,
         "model": _text(job.get("model")),
         "algorithm": _text(_mapping(train.get("algorithm")).get("type", train.get("algorithm"))),

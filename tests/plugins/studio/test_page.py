@@ -227,6 +227,19 @@ def test_runs_are_sorted_filtered_and_compared(reader: browser.Reader) -> None:
     reader.arrives("choose=steady")
 
 
+def test_checks_and_evaluations_are_found_by_the_filter_alone(watcher: browser.Reader, folder: Path) -> None:
+    for name, backbone in (("20250101-000000-trained", "local"), ("20250102-000000-check", "debug")):
+        runs.append(folder / name, runs.line("1.0/t/0"))
+        (folder / name / "job.yaml").write_text(json.dumps({"backbone": {"name": backbone}}))
+    watcher.open("/")
+    names = watcher.page.locator("tbody th a")
+    watcher.sees("1 run, and 1 without training")
+    assert names.all_text_contents() == ["20250101-000000-trained"]
+    watcher.page.get_by_label("Filter runs").fill("check")
+    watcher.sees("1 of 2 runs")
+    assert names.all_text_contents() == ["20250102-000000-check"]
+
+
 def test_the_page_draws_what_the_server_says_and_reads_it_out(reader: browser.Reader) -> None:
     reader.open(address("/run", run="steady", metric="reward"))
     points = reader.studio.get("series", run="steady", name="reward", phase="train")["points"]
@@ -269,6 +282,7 @@ def test_columns_of_the_runs_are_chosen_and_remembered(watcher: browser.Reader, 
     watcher.page.get_by_label("Filter runs").fill("sweep high")
     assert names.all_text_contents() == ["high onesweep"]
     watcher.page.get_by_text("Columns", exact=True).click()
+    assert watcher.violations() == []
     watcher.page.get_by_label("Gain", exact=True).uncheck()
     watcher.page.get_by_label("Workflow", exact=True).check()
     watcher.open("/")
@@ -508,6 +522,19 @@ def test_failed_members_come_first_and_large_rewards_are_short(watcher: browser.
     watcher.sees("1 failed")
     watcher.sees("1.00e306")
     assert watcher.too_wide() <= 0
+
+
+def test_a_long_response_is_read_to_its_end(watcher: browser.Reader, folder: Path) -> None:
+    text = "".join(f"{n} " for n in range(30_000))
+    runs.append(folder / "a", runs.line("1.0/t/0", response=text))
+    watcher.open(address("/episode", run="a", id="1.0/t/0"))
+    more = watcher.page.get_by_role("button", name="more characters")
+    expect(more).to_have_text(f"Show 100,000 of {len(text) - 800:,} more characters")
+    while more.count():
+        before = more.inner_text()
+        more.click()
+        watcher.page.wait_for_function("before => !document.body.innerText.includes(before)", arg=before)
+    assert watcher.page.locator("section pre").first.text_content() == text
 
 
 def test_the_tree_counts_each_trained_token_once(reader: browser.Reader) -> None:

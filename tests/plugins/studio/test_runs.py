@@ -102,6 +102,7 @@ def test_a_training_loop_of_ones_own_has_no_number_of_steps_to_reach(
     asyncio.run(loop())
     (row,) = own.get("runs")["runs"]
     assert (row["state"], row["steps_wanted"], row["learning_rate"]) == ("finished", 0, None)
+    assert row["workflow"] == "a training loop of its own"
 
 
 def test_a_run_that_writes_no_metrics_counts_its_episodes(own: runs.Studio, folder: Path) -> None:

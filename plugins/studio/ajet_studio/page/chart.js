@@ -32,6 +32,7 @@ export class Chart {
 			{
 				role: "slider",
 				tabindex: 0,
+				"aria-label": name,
 				onkeydown: (event) => this.key(event),
 				onblur: () => shared.choose(null),
 				onpointerdown: (event) => this.grab(event),

@@ -28,8 +28,9 @@ export function above(run, { phase, step, task } = {}) {
 	return crumbs;
 }
 
-/** "step 12", or "validation at step 12". */
+/** "step 12", "version 3" of online training, or "validation at step 12". */
 export function stepName(phase, step) {
+	if (phase === "online") return `version ${step}`;
 	return phase === "train" ? `step ${step}` : `${phase} at step ${step}`;
 }
 

@@ -7,7 +7,7 @@ import { h, watch } from "./dom.js";
 import { number } from "./format.js";
 import { oneLine, shortened } from "./text.js";
 
-const WIDEST = 32;
+const WIDEST = 24;
 const NARROWEST = 4;
 const TOKEN = 44;
 const PLACE = 88;

@@ -64,10 +64,13 @@ export async function runsView(page) {
 	const filter = h("input", { type: "search", size: 34, "aria-label": "Filter runs", placeholder: "Filter by name, tag, model, state …", value: page.query.get("q") });
 	const arrange = () => {
 		const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-		const wanted = answer.runs.filter((run) => words.every((word) => haystack(run).includes(word)));
+		const trained = answer.runs.filter((run) => run.backbone !== "debug");
+		const wanted = words.length ? answer.runs.filter((run) => words.every((word) => haystack(run).includes(word))) : trained.length ? trained : [...answer.runs];
+		const others = answer.runs.length - wanted.length;
 		named(answer.runs);
 		rows.set(wanted.sort(order(sort.name, sort.descending)));
-		setText(summary, words.length ? `${number(wanted.length)} of ${count(answer.runs.length, "run")}` : count(wanted.length, "run"));
+		const more = others ? `, and ${number(others)} without training: filter by “check”, “eval” or “debug”` : "";
+		setText(summary, words.length ? `${number(wanted.length)} of ${count(answer.runs.length, "run")}` : `${count(wanted.length, "run")}${more}`);
 		compare.hidden = answer.runs.length < 2;
 	};
 	filter.addEventListener("input", () => {
