@@ -201,11 +201,11 @@ def poll(port: int, server: int, stopping: Any, pipe: Any) -> None:
     pipe.send((1e3 * health, 1e3 * cpu, 1e3 * chat, count))
 
 
-def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
+def ask(port: int, method: str, path: str, body: bytes | None = None, key: str = KEY) -> tuple[int, str]:
     """(status, beginning of the body) of a request over a new connection."""
     connection = HTTPConnection("127.0.0.1", port, timeout=2 * LONGEST_WAIT)
     try:
-        connection.request(method, path, body, {"authorization": f"Bearer {KEY}"})
+        connection.request(method, path, body, {"authorization": f"Bearer {key}"})
         response = connection.getresponse()
         return response.status, response.read()[:300].decode(errors="replace")
     finally:

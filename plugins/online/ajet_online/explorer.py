@@ -64,8 +64,9 @@ MOST_TOKENS_OF_ALL = 16_000_000
 """What all sessions together keep in memory at most."""
 MOST_NAMED = 10
 """Unknown ids that a message names."""
-PAGE_THREADS = 2
-"""Threads that read pages and ask the store for them: chats have others, so a store that is slow to write does not hold them up."""
+PAGE_THREADS = 1
+"""Threads that read pages and ask the store for them: chats have others, so a store that is slow to write does not hold them up. Each
+takes a share of the interpreter's time from the loop."""
 FEEDBACK_OF_JAVA = ("msg_ids", "reward", "task_id", "run_id")
 FEEDBACK = (*FEEDBACK_OF_JAVA, "run", "conversation", "thumb", "comment", "correction", "details")
 COMMIT_OF_JAVA = ("task_id", "run_id", "time_threshold")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,8 @@ class Store:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
+        self._turn = threading.Lock() if engine.dialect.name == "sqlite" else nullcontext()
+        """Held by the thread of this process that writes: SQLite looks only now and then whether it may."""
         self._insert = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     @classmethod
@@ -98,7 +101,7 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """A block that is one transaction, and the only one that writes on SQLite."""
-        with guarded(self._engine), self._engine.begin() as connection:
+        with guarded(self._engine), self._turn, self._engine.begin() as connection:
             yield connection
 
     @contextmanager
@@ -153,18 +156,23 @@ class Store:
             "correction": correction,
             "rated_at": time.time(),
         }
-        there: set[str] = set()
+        known: set[str] = set()
         new: set[str] = set()
-        with self.writing() as connection:
+        with self.reading() as connection:
             for part in _parts(unique):  # a statement takes only so many values
                 own = and_(traces.c.id.in_(part), *_with_key(key))
-                there |= set(connection.scalars(select(traces.c.id).where(own)))
-                rating = update(traces).where(own, traces.c.state == State.RECORDED).values(values)
-                new |= set(connection.scalars(rating.returning(traces.c.id)))
+                known |= set(connection.scalars(select(traces.c.id).where(own)))
+        there = [name for name in unique if name in known]
+        if there:  # ids that nobody knows take no turn of those that write
+            with self.writing() as connection:
+                for part in _parts(there):
+                    own = and_(traces.c.id.in_(part), traces.c.state == State.RECORDED)
+                    rating = update(traces).where(own).values(values)
+                    new |= set(connection.scalars(rating.returning(traces.c.id)))
         return Rated(
-            [name for name in unique if name in new],
-            [name for name in unique if name in there and name not in new],
-            [name for name in unique if name not in there],
+            [name for name in there if name in new],
+            [name for name in there if name not in new],
+            [name for name in unique if name not in known],
         )
 
     def commit(
