@@ -798,6 +798,9 @@ def test_the_pictures_of_the_documentation_are_views_of_now(
                 """localStorage.setItem("ajet.hidden", '["workflow","backbone","episodes","state","started"]')"""
             )
             reader.open(path)
+            if view == "store":
+                withdrawn = reader.page.locator("tr", has_text="withdrawn").first
+                withdrawn.evaluate("row => row.scrollIntoView({block: 'center'})")
             reader.page.wait_for_timeout(300)
             reader.page.screenshot(path=tmp_path / "whole.png")
             picture = tmp_path / f"{view}.png"
