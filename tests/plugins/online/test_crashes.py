@@ -69,7 +69,8 @@ class Trainer:
     def __init__(self, where: str, model: Path, folder: Path) -> None:
         job = {
             "model": str(model),
-            "train": {"batch_size": 4, "learning_rate": 1e-4},
+            # The explorer serves version 0 all the time.
+            "train": {"batch_size": 4, "learning_rate": 1e-4, "max_staleness": 1_000_000},
             "backbone": {"local": {"threads": 1}},
             "plugins": {
                 "online": {
