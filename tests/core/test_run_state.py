@@ -35,6 +35,12 @@ def test_a_run_is_as_it_ended_whatever_number_of_steps_it_has_done(
         assert state_of(tmp_path, 5, 100) == State("live")
 
 
+def test_an_end_that_cannot_be_written_hides_no_error(tmp_path: Path) -> None:
+    (tmp_path / ".ended.json").mkdir()
+    note_end(tmp_path, AjetError("the disk is full"))
+    assert state_of(tmp_path, 5, 100) == State("interrupted")
+
+
 def test_a_folder_of_an_earlier_release_is_finished_if_it_has_all_its_steps(tmp_path: Path) -> None:
     assert state_of(tmp_path, 100, 100) == state_of(tmp_path, 0, 0) == State("finished")
     assert state_of(tmp_path, 99, 100) == State("interrupted")

@@ -24,7 +24,6 @@ from ajet.job.paths import COMMAND
 from ajet.job.prepare import build_judge, withholding
 from ajet.learning.loop import training_step
 from ajet.learning.rollouts import plan_group, step_batch
-from ajet.learning.settings import TrainSettings
 from ajet.reports.token_text import TokenText
 from ajet.rollout.checkpoints import CHECKPOINTS, complete
 from ajet.rollout.episode import Episode as Ran
@@ -129,7 +128,6 @@ class Learner:
         """The highest learning rate that `train` was given."""
         self._noted = job
         """The job as the run folder has it."""
-        self._note(train=self._train_settings(0, None))
 
     async def rollout(
         self,
@@ -216,7 +214,9 @@ class Learner:
             self._recorder.episode(episode, phase="train", step=step)
         self._recorder.metrics("train", step, metrics)
         self._listeners.step_end(step, metrics)
-        self._note(train=self._train_settings(step, learning_rate))
+        if learning_rate is not None and learning_rate > self._rate:  # schedules lower it
+            self._rate = learning_rate
+            self._note_training(learning_rate=learning_rate)
         self.step, self._place, self._seconds = step, 0, 0.0
         return metrics
 
@@ -242,17 +242,8 @@ class Learner:
         self._listeners.checkpoint_saved(self.step, folder)
         return folder
 
-    def _train_settings(self, step: int, learning_rate: float | None) -> TrainSettings:
-        """The job's with what was trained in their place: the highest rate that was given, as schedules only lower it, and
-        the number of steps, unless the job gives one for its schedule."""
-        noted = self._noted.config.train
-        changed: dict[str, Any] = {}
-        if learning_rate is not None:
-            self._rate = max(self._rate, learning_rate)
-            changed["learning_rate"] = self._rate
-        if self._job.layers.source_of("train.steps") == "default":
-            changed["steps"] = step
-        return noted.model_copy(update=changed)
+    def _note_training(self, **settings: Any) -> None:
+        self._note(train=self._noted.config.train.model_copy(update=settings))
 
     def _note(self, **sections: Any) -> None:
         """Bring parts of the job in the run folder up to date, so that runs of such loops can be compared."""
@@ -313,6 +304,10 @@ async def open(
                 async with open_runtime(ready, engine=trainer.engine) as runtime:
                     learner = Learner(ready, trainer, runtime, recorder, listeners)
                     yield learner
+                    if (
+                        ready.layers.source_of("train.steps") == "default"
+                    ):  # else the job needs it for its schedule
+                        learner._note_training(steps=learner.step)
                 listeners.result = RunResult(run_dir=folder, steps=learner.step, checkpoint=learner.saved)
 
 

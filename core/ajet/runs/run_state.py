@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def note_begin(run_dir: Path) -> None:
 
 
 def note_end(run_dir: Path, error: BaseException | None) -> None:
-    """Note how a run has ended: at its end, or by an error. Raises AjetError if that cannot be written."""
+    """Note how a run has ended: at its end, or by an error. If that cannot be written, its steps say whether it has finished."""
     if error is None:
         state = State("finished")
     elif isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
@@ -45,7 +46,8 @@ def note_end(run_dir: Path, error: BaseException | None) -> None:
     else:
         named = "" if isinstance(error, AjetError) else f"{type(error).__name__}: "
         state = State("failed", f"{named}{' '.join(str(error).split())}")
-    write_whole(run_dir / ENDED, json.dumps(asdict(state)))
+    with suppress(AjetError):  # of a full disk, which may be the error
+        write_whole(run_dir / ENDED, json.dumps(asdict(state)))
 
 
 def state_of(run_dir: Path, steps: int, wanted: int) -> State:
