@@ -213,6 +213,24 @@ def attacks(found: Figures) -> Iterator[str]:
     )
 
 
+PHASES = {
+    "usual": "none",
+    "flood": "100 half-sent bodies without a key; ids and comments of 30 MB, 10,000,000 lists, with a customer's key",
+    "pages": "the largest feedback that is read, from 16 clients with a customer's key",
+}
+
+
+def flood(found: Figures) -> Iterator[str]:
+    phases = {title: found["online_flood"][name] for name, title in PHASES.items()}
+    form = "{%s[p50_ms]} ms, {%s[p99_ms]} ms, {%s[worst_ms]} ms"
+    columns = {
+        "`/health`: median, 99th percentile, slowest": form % (("health",) * 3),
+        "a chat of a paying user": form % (("chat",) * 3),
+        "CPU of the server during the slowest chat": "{chat[cpu_ms]} ms",
+    }
+    return by_item("flood", phases, columns)
+
+
 def online(*seeds: Figures) -> Iterator[str]:
     rows = {
         "acceptance before, of 400 replies": "{acceptance_before:.3f}",
@@ -411,6 +429,7 @@ AREAS = {
     "capture": Area(["gateway", "capture"], capture),
     "attacks": Area(["gateway_attack"], attacks),
     "online": Area([f"online_seed{seed}" for seed in SEEDS], online),
+    "flood": Area(["online_flood"], flood),
     "store": Area(["online_store_sqlite", "online_store_postgresql"], store),
     "scale": Area(["verl_scale"], scale),
     "local": Area(["local_step", "local_learning", "generation"], local),
