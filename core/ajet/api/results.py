@@ -339,7 +339,7 @@ class Runs(Sequence[Run]):
 
     def __init__(self, lines: Sequence[RunLine]) -> None:
         self._lines = lines
-        self._runs = [Run(Path(line.run)) for line in lines]
+        self._runs = [Run(Path(line.run).resolve()) for line in lines]
 
     @overload
     def __getitem__(self, index: int) -> Run: ...
@@ -364,8 +364,7 @@ def list_runs(
 ) -> Runs:
     """The runs in a folder, as `ajet list` shows them: those with ``name`` in the name of their folder or their own, and with
     all ``tags``; with ``all`` also checks, evaluations and debug runs. Raises ConfigError if there is no such folder."""
-    folder = Path(path).expanduser().resolve()
-    return Runs(read_lines(folder, name=name, tags=tags, everything=all))
+    return Runs(read_lines(Path(path).expanduser(), name=name, tags=tags, everything=all))
 
 
 def load_run(path: str | Path) -> Run:
