@@ -68,7 +68,7 @@ class OnlineSettings(Settings):
         description="Address on which the explorer listens; any but a loopback address is open to the network.",
     )
     port: int = Field(8000, ge=0, le=65535, description="Port of the explorer; 0 means a free one.")
-    drain: Annotated[float, Field(ge=0)] = Field(
+    drain: Seconds = Field(
         30.0,
         description="Seconds that the explorer has for the calls in progress after SIGTERM or Ctrl-C; it takes no new ones.",
     )
