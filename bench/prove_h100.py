@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -354,8 +355,13 @@ def steps(place: Place) -> dict[str, Any]:
 
 
 def memory(place: Place) -> dict[str, Any]:
-    """Peaks of jobs beside the plan: all weights of two sizes, and an adapter of a third."""
-    jobs = (("1.7B",), ("4B", "lora")) if place.reduced else (("1.7B",), ("4B",), ("8B", "lora"))
+    """Peaks of jobs beside the plan: all weights, with AdamW of 8 bits too where bitsandbytes is installed; an adapter, over weights of
+    4 bits too."""
+    jobs: tuple[tuple[str, ...], ...] = (("1.7B",), ("4B", "lora"))
+    if not place.reduced:
+        jobs = (("1.7B",), ("8B", "lora"), ("4B",))
+        if find_spec("bitsandbytes"):
+            jobs = (("1.7B", "adamw_8bit"), ("8B", "lora", "4bit"), *jobs)
     figures = {}
     for job in jobs:
         reduced = ["--reduced"] if place.reduced else []

@@ -339,10 +339,11 @@ def profile(found: Figures) -> Iterator[str]:
     )
 
 
-def gpu(found: Figures) -> Iterator[str]:
+def gpu(found: Figures, less: Figures) -> Iterator[str]:
     checks = {check["name"]: check["figures"] for check in found["checks"]}
     attention, checks["mask"] = checks["attention"], checks["masks"]["131072"]
     checks["whole"], checks["lora"] = checks["memory"]["1.7B"], checks["memory"]["8B lora"]
+    checks["bits"], checks["quantized"] = less["1.7B adamw_8bit"], less["8B lora 4bit"]
     for kind in ("bfloat16", "float32"):
         errors = [of["error"] for name, of in attention.items() if name.startswith(kind) and "error" in of]
         checks[kind] = {"error": max(errors)}
@@ -363,6 +364,12 @@ def gpu(found: Figures) -> Iterator[str]:
         ),
         "two steps of 1.7B, all weights: peak memory, the plan's": "{whole[peak_gib]:.0f} GiB, {whole[plan_gib]:.0f} GiB",
         "two steps of 8B, LoRA: peak memory, the plan's": "{lora[peak_gib]:.0f} GiB, {lora[plan_gib]:.0f} GiB",
+        "two steps of 1.7B, all weights, AdamW of 8 bits: peak memory, the plan's": (
+            "{bits[peak_gib]:.0f} GiB, {bits[plan_gib]:.0f} GiB"
+        ),
+        "two steps of 8B, LoRA over weights of 4 bits: peak memory, the plan's": (
+            "{quantized[peak_gib]:.0f} GiB, {quantized[plan_gib]:.0f} GiB"
+        ),
         "logprobs of the engine beside the trainer's in bfloat16, mean difference": "{steps[logprob_diff_mean]:.3f}",
         "the local engine, 128 completions of 256 tokens at once": "{generation[generated_tokens_per_second]:,.0f} tokens a second",
         "tests marked `gpu`: gradients, adapters, bit-equal deterministic runs": "{marked_tests[summary]}",
@@ -438,7 +445,7 @@ AREAS = {
     "verl_trees": Area(["verl_trees"], verl_trees),
     "trinity": Area(["trinity_learning", "trinity_exact"], trinity),
     "profile": Area(["step_profile"], profile),
-    "gpu": Area(["prove_h200"], gpu),
+    "gpu": Area(["prove_h200", "prove_h200_bitsandbytes"], gpu),
     "studio": Area(["studio"], studio),
 }
 """Name in the page's mark -> its table."""

@@ -1,4 +1,4 @@
-"""The device's peak memory in two steps of a job, beside the plan: one of `SHAPES`, with random weights, all of them trained or a LoRA.
+"""The device's peak memory in two steps of a job, beside the plan: one of `SHAPES`, with random weights.
 
 The cache is small and micro-batches are full, so that every part of the plan is used.
 """
@@ -26,10 +26,17 @@ SHAPES = {
 }
 """Of Qwen3: hidden size, intermediate size, layers, heads, and whether the embeddings are also the output layer."""
 
+CHANGES: dict[str, dict[str, Any]] = {
+    "lora": {"targets.policy.lora.rank": 16},
+    "4bit": {"backbone.local.quantize": "4bit"},
+    "adamw_8bit": {"backbone.local.optimizer": "adamw_8bit"},
+}
+"""Settings for less memory; without one, all weights are trained with AdamW."""
+
 
 def run(options: Options) -> dict[str, Any]:
-    """Peak and plan, in GiB. ``extra``: a shape, and ``lora`` for an adapter. Raises AjetError if the job fails."""
-    size, *lora = options.extra
+    """Peak and plan, in GiB. ``extra``: a shape, and any of `CHANGES`. Raises AjetError if the job fails."""
+    size, *changes = options.extra
     folder = options.folder / f"model-{size}"
     hidden, intermediate, layers, heads, tied = SHAPES[size]
     shape = {"hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers}
@@ -47,13 +54,13 @@ def run(options: Options) -> dict[str, Any]:
         "rollout.context_length": 1024,
         "train.save_every": 1000,
     }
-    if lora:
-        settings["targets.policy.lora.rank"] = 16
+    for change in changes:
+        settings |= CHANGES[change]
     if options.reduced:
         settings["backbone.local.memory_limit"] = "6GiB"
     agent = Path(__file__).with_name("agent.py")
     with Peak(options.device) as peak:
-        ajet.run(
+        made = ajet.run(
             workflow=f"{agent}:ask",
             judge=f"{agent}:judge",
             tasks=str(tasks_of(options, 20 if options.reduced else 220)),
@@ -64,6 +71,7 @@ def run(options: Options) -> dict[str, Any]:
             set=settings,
         )
     figures: dict[str, Any] = {"peak_gib": round(peak.bytes / 2**30, 3)}
+    figures["logprob_diff_mean"] = made.metrics[0]["logprob_diff_mean"]
     if options.device.type == "cuda":
         figures["allocated_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 3)
     command = [sys.executable, "-m", "ajet", "plan", "--json", "--model", str(folder), "--backbone", "local"]

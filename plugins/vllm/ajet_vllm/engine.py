@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,7 +78,8 @@ class VLLMEngine:
         if self._llm is not None:
             raise RuntimeError("the engine is already started")
         try:
-            llm = await asyncio.to_thread(AsyncLLM.from_vllm_config, self.config, disable_log_stats=True)
+            with _without_script():
+                llm = await asyncio.to_thread(AsyncLLM.from_vllm_config, self.config, disable_log_stats=True)
         except Exception as error:
             raise AjetError(
                 f"engine vllm: {self.config.model_config.model} did not start: {error}. "
@@ -330,6 +332,20 @@ class VLLMEngine:
         if llm is not None:
             llm.output_processor.propagate_error(RuntimeError("the engine was closed"))
             await asyncio.to_thread(llm.shutdown, SHUTDOWN_SECONDS)
+
+
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """A block in which processes start without the user's script, which has nothing that vLLM's need: multiprocessing would run a
+    script that has no ``if __name__ == "__main__"`` again in each of them."""
+    main: Any = sys.modules["__main__"]
+    hidden = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    main.__spec__ = None
+    vars(main).pop("__file__", None)
+    try:
+        yield
+    finally:
+        vars(main).update(hidden)
 
 
 def _place(tensors: Mapping[str, Any]) -> str | None:

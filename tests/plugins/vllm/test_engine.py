@@ -142,6 +142,12 @@ def test_weights_that_do_not_fit_are_refused_and_the_old_ones_stay(running, chec
     running(scenario)
 
 
+def test_as_many_requests_are_sampled_together_as_the_job_plans(started):
+    from ajet_local.backbone import VLLM_REQUESTS
+
+    assert started[0].config.scheduler_config.max_num_seqs == VLLM_REQUESTS
+
+
 def test_a_temperature_that_vllm_would_replace_is_refused(running):
     async def scenario(engine):
         for temperature in (0.005, 2.5):

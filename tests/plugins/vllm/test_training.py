@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -48,6 +51,16 @@ def judge(task: ajet.Task, output: ajet.WorkflowOutput) -> float:
     return float(sum(map(ord, output.response)) % 7)
 
 
+SCRIPT = """
+import sys
+from test_training import SETTINGS, trained
+
+print("the script runs")
+print(trained(sys.argv[1], sys.argv[2], steps=3, set={**SETTINGS, "train.learning_rate": 0.01}).dir)
+"""
+"""A user's script, without ``if __name__ == "__main__"``."""
+
+
 def trained(model: Path, runs: Path, **more: Any) -> ajet.Run:
     """A run on two tasks with vLLM as the engine."""
     return ajet.run(
@@ -66,7 +79,13 @@ def trained(model: Path, runs: Path, **more: Any) -> ajet.Run:
 def test_each_step_samples_from_the_weights_of_the_step_before(
     checkpoints: list[Path], tmp_path: Path
 ) -> None:
-    run = trained(checkpoints[0], tmp_path, steps=3, set={**SETTINGS, "train.learning_rate": 0.01})
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py"), str(checkpoints[0]), str(tmp_path)]
+    here = {"PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(command, env=os.environ | here, stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0
+    assert done.stdout.count("the script runs") == 1, "vLLM's processes do not run it again"
+    run = ajet.load_run(done.stdout.split()[-1])
     for step in run.metrics:
         assert step["tokens_trained"] and step["grad_norm"] > 0
         # The trainer computes what vLLM recorded only if vLLM has the trainer's weights, and no older keys and values.
