@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def explore(
         portal, answerer = stack.enter_context(answering(engine, what.policy, what.rollout))
         name = Path(what.model).name
         note_bounds(store, what.settings.rewards)
-        follower = Follower(store, engine, portal, what.build, what.settings, say)
+        follower = Follower(store, engine, portal, what.build, what.settings, lambda text: say(dated(text)))
         explorer = exploring(
             portal,
             answerer,
@@ -209,7 +210,12 @@ class _Rounds:
 
     def say(self, text: str) -> None:
         if not text.startswith(("resuming ", "validation ")):
-            self._inner.say(text)
+            self._inner.say(dated(text))
+
+
+def dated(text: str) -> str:
+    """A line for a log, with the time: ``2026-01-31T12:00:00+01:00 version 1 is served``."""
+    return f"{datetime.now().astimezone().isoformat(timespec='seconds')} {text}"
 
 
 def _run_dir(folder: Path) -> Path | None:

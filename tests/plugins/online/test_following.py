@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from ajet.rollout.checkpoints import write_checkpoint
 from ajet.testing import ScriptedEngine
 from ajet.types import GenerateRequest, Sampling
 from ajet_online.following import Follower, newest_loaded
+from ajet_online.processes import dated
 from ajet_online.schema import Stage
 from ajet_online.settings import OnlineSettings
 from ajet_online.store import Store
@@ -289,3 +292,8 @@ def test_a_problem_with_the_database_is_told_once_and_serving_goes_on(
     explored.publish("second")
     explored.follower.check()
     assert explored.engine.version == 1
+
+
+def test_lines_of_a_log_begin_with_their_time() -> None:
+    found = re.fullmatch(r"(\S+) version 1 is served", dated("version 1 is served"))
+    assert found and datetime.fromisoformat(found[1]).tzinfo
