@@ -39,7 +39,7 @@ from ajet.cli import (
     show,
 )
 from ajet.cli.options import with_options
-from ajet.utils.unfinished import end_children, unfinished
+from ajet.cli.unfinished import end_children, unfinished
 
 if TYPE_CHECKING:
     from ajet.types import AjetError

@@ -145,7 +145,7 @@ def _end(runner: asyncio.Runner, executor: ThreadPoolExecutor, say: Callable[[st
 
 
 def _tell_all_but_interruptions(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Of a task that was interrupted, nobody asks for the exception; asyncio would print its traceback after the run's error."""
+    """No code asks a task that was interrupted for its exception, so asyncio would print its traceback after the run's error."""
     if not isinstance(context.get("exception"), KeyboardInterrupt):
         loop.default_exception_handler(context)
 
