@@ -17,15 +17,15 @@ export async function compareView(page) {
 	const runs = await Promise.all(ids.map((run) => page.get("run", { run })));
 	const names = distinct(runs);
 
-	const metrics = {};
-	for (const run of runs) {
-		for (const [name, { explanation, varies }] of Object.entries(run.metrics)) {
-			metrics[name] = { explanation, varies: varies || Boolean(metrics[name]?.varies) };
-		}
-	}
 	const phases = [...new Set(runs.flatMap((run) => Object.values(run.metrics).flatMap((metric) => Object.keys(metric.last))))];
 	let phase = page.query.get("phase") ?? (phases.includes("train") ? "train" : phases[0]);
 	const has = (run, name) => run.metrics[name]?.last[phase] !== undefined;
+	const metrics = {};
+	for (const run of runs) {
+		for (const [name, { explanation, varies }] of Object.entries(run.metrics)) {
+			metrics[name] = { explanation, varies: (varies && has(run, name)) || Boolean(metrics[name]?.varies) };
+		}
+	}
 	const drawn = curves(page, metrics, names, (name) => runs.map((run) => (has(run, name) ? { run: run.run, phase } : null)));
 	const without = h("span.quiet");
 	const figures = new Rows();
