@@ -194,13 +194,10 @@ class EnvironmentServer:
         return {"status": "ok", "open": len(self._open), **counts, "env_types": [*self._classes]}
 
     async def _answer(self, path: str, headers: Mapping[str, str], receive: Receive) -> Any:
-        content = await self._bodies.read(headers, receive)
-        try:
+        async with self._bodies.read("", headers, receive) as content:  # clients have no keys
             is_large = len(content) > LARGE_BODY
             body = await off_loop(read_object, content) if is_large else read_object(content)
             return await self._handle(path, body)
-        finally:
-            self._bodies.release(content)
 
     async def _handle(self, path: str, body: Mapping[str, Any]) -> Any:
         params = body.get("params") or {}

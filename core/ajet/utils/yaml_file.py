@@ -68,8 +68,8 @@ def _check(text: str, source: str, loader: Any) -> None:
     values = 0
     for event in yaml.parse(text, Loader=loader):
         where = f"{source}:{event.start_mark.line + 1}" if event.start_mark else source
-        if opened and isinstance(event, yaml.NodeEvent) and opened[-1].is_doubled(event):
-            raise ConfigError(where, f"{event.value[:80]} stands twice in one mapping. Remove one of them.")
+        if opened and isinstance(event, yaml.NodeEvent) and (doubled := opened[-1].doubled(event)):
+            raise ConfigError(where, f"{doubled[:80]} stands twice in one mapping. Remove one of them.")
         if isinstance(event, yaml.CollectionEndEvent):
             ended = opened.pop()
             if ended.anchor:
@@ -105,11 +105,11 @@ class _Open:
     at_value: bool = False
     """Whether the next node of a mapping is a value."""
 
-    def is_doubled(self, event: yaml.NodeEvent) -> bool:
-        """Take the next node, and say whether it is a key that was there before."""
+    def doubled(self, event: yaml.NodeEvent) -> str:
+        """Take the next node; the key that it is, if that was there before, else ""."""
         is_key, self.at_value = not self.at_value, not self.at_value
         if self.keys is None or not is_key or not isinstance(event, yaml.ScalarEvent) or event.value == "<<":
-            return False
-        doubled = event.value in self.keys
+            return ""
+        found = str(event.value) if event.value in self.keys else ""
         self.keys.add(event.value)
-        return doubled
+        return found

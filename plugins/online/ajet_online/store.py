@@ -163,7 +163,7 @@ class Store:
                 own = and_(traces.c.id.in_(part), *_with_key(key))
                 known |= set(connection.scalars(select(traces.c.id).where(own)))
         there = [name for name in unique if name in known]
-        if there:  # ids that nobody knows take no turn of those that write
+        if there:  # unknown ids take no turn of those that write
             with self.writing() as connection:
                 for part in _parts(there):
                     own = and_(traces.c.id.in_(part), traces.c.state == State.RECORDED)

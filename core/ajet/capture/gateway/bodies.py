@@ -13,7 +13,7 @@ from ajet.capture.wires import Refused
 
 MOST_BYTES = 32 << 20
 MOST_PAGE_BYTES = 64 << 10
-"""Maximum bytes of the body of a request that is no call."""
+"""Maximum bytes of the body of a request to a further page."""
 MOST_HELD = 256 << 20
 """Maximum bytes of the bodies of all requests that are being read or answered. Each key may hold as many as are free, so there is
 always room for another key. Attack ``half_sent`` of `bench/gateway_attack.py`."""
