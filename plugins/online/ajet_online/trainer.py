@@ -222,10 +222,12 @@ class OnlineTrainer:
         algorithm = self.job.algorithm.model_copy(update=self._running(found, parent))
         spec = {**self.job.config.train.algorithm, **self._running(found, parent)}
         given = self.job.layers.source_of
-        train = self.job.config.train.model_copy(
+        own, tasks = self.job.config.train, len(found.tasks)
+        train = own.model_copy(
             update={
                 "steps": step,
-                "batch_size": len(found.tasks),
+                "batch_size": tasks,
+                "mini_batches": own.mini_batches * max(tasks // own.batch_size, 1),
                 "algorithm": spec,
                 "max_staleness": None,  # `_usable` has compared versions of the store, which the backbone does not know
                 "asynchronous": False,

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from ajet import AjetError
 from ajet.rollout.checkpoints import checkpoints
+from ajet.rollout.recorder import live_lines
 from ajet.types import ConfigError
 from ajet_online.schema import Stage
 from ajet_online.store import Store
@@ -132,6 +133,8 @@ def test_an_update_waits_for_the_ratings_of_the_served_version_and_takes_all_of_
     bench.rated({"i": 1.0, "j": 0.0, "k": 1.0, "l": 0.0}, version=1)
     trainer._once()
     assert bench.versions[2].report["replies"] == 8, "what came while it waited too"
+    lines = live_lines(trainer.run_dir / "metrics.jsonl")
+    assert [line["optimizer_steps"] for line in lines if line["type"] == "train"] == [2, 4], "of two replies"
 
 
 def test_a_rating_of_an_earlier_release_beyond_the_bounds_does_not_stop_the_others_from_being_learned(
