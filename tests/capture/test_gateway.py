@@ -159,6 +159,11 @@ def test_paths_say_whatever_was_put_into_them(parts: list[str | None]) -> None:
     )
 
 
+def test_of_a_path_of_names_only_the_first_are_cut_off() -> None:
+    rest = "/k/z" * 8_000
+    assert split_path("/k/a/a/b/t/c" + "/k/d" * 3 + rest) == ("d", "b", "c", rest)
+
+
 def test_an_endpoint_is_an_address_and_a_key_and_variables_for_a_subprocess(
     serve, tokenizer, monkeypatch
 ) -> None:

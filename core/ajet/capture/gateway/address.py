@@ -7,6 +7,8 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 _PARTS = {"k": 0, "a": 1, "t": 2}
+_MOST_PARTS = 2 * len(_PARTS)
+"""Further ones belong to the rest of a path: cutting each off copies all of the others."""
 
 
 class Caller(NamedTuple):
@@ -27,7 +29,9 @@ def make_path(key: str | None = None, agent: str | None = None, target: str | No
 def split_path(path: str) -> Caller:
     """The caller that a raw (still percent-encoded) path names, and the rest of it."""
     found: list[str | None] = [None, None, None]
-    while len(path) > 2 and path[0] == "/" and path[2] == "/" and path[1] in _PARTS:
+    for _ in range(_MOST_PARTS):
+        if len(path) < 3 or path[0] != "/" or path[2] != "/" or path[1] not in _PARTS:
+            break
         letter = path[1]
         value, slash, rest = path[3:].partition("/")
         found[_PARTS[letter]] = unquote(value)
