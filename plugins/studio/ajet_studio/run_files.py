@@ -110,9 +110,10 @@ def _fits(line: Any) -> bool:
 
 
 def began(run_dir: Path, journal: Span) -> float:
-    """When a run began, in seconds since 1970: from the name of its folder, else from its journal; 0 if neither says it. Times of
-    files are not asked: copies of a run have others."""
-    if stamp := _STAMP.search(run_dir.resolve().name):
+    """When a run began, in seconds since 1970: when its first episode did, else by the name of its folder; 0 if neither says it.
+    Times of files are not asked: copies of a run have others."""
+    stamp = _STAMP.search(run_dir.resolve().name)
+    if stamp and not journal[0]:
         with suppress(ValueError):
             return datetime.strptime(stamp[0], "%Y%m%d-%H%M%S").timestamp()
     return journal[0]

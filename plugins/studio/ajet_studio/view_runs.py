@@ -63,7 +63,7 @@ def run_row(run: OpenRun) -> dict[str, Any]:
         "tags": [_text(tag) for tag in tags] if isinstance(tags, list) else [],
         "state": "unreadable" if problem else state.name,
         "started": datetime.fromtimestamp(start).astimezone().isoformat(timespec="seconds") if start else "",
-        "seconds": max(0.0, round(span[1] - start, 1)) if span[1] else None,
+        "seconds": max(0.0, round(span[1] - span[0], 1)) if span[1] else None,
         "workflow": _text(job.get("workflow")).removeprefix(OBJECT),
         "backbone": backbone,
         "model": _text(job.get("model")),

@@ -60,7 +60,8 @@ def test_runs_in_folders_below_are_found(own: runs.Studio, folder: Path) -> None
 def test_a_copied_run_keeps_the_times_of_its_episodes(own: runs.Studio, folder: Path) -> None:
     began = 1_790_000_000.0
     lines = [runs.line(f"{n}.0/t/0", step=n, started=began + 60 * n, seconds=2.5) for n in range(1, 4)]
-    runs.append(folder / "copy", json.dumps({"type": "replaced", "ids": []}) + "\n", *lines, lines[0][:50])
+    copy = folder / "20260101-000000"  # by the clock of another machine
+    runs.append(copy, json.dumps({"type": "replaced", "ids": []}) + "\n", *lines, lines[0][:50])
     (row,) = own.get("runs")["runs"]
     assert datetime.fromisoformat(row["started"]).timestamp() == began + 60
     assert row["seconds"] == 122.5
