@@ -20,8 +20,7 @@ import pytest
 
 import ajet
 from ajet.capture.gateway import bodies, connections
-from ajet.capture.gateway.connections import Connections
-from ajet.capture.gateway.http_server import MOST_HEAD_BYTES
+from ajet.capture.gateway.connections import MOST_HEAD_BYTES, Connections
 from ajet.capture.gateway.server import Gateway
 from ajet.capture.respond import Reply, respond
 from ajet.capture.session import Session, current_session
@@ -437,6 +436,18 @@ def test_a_head_of_the_allowed_size_is_read_also_after_another_request(served: A
         for _ in range(3):
             headers = {"x-long": "a" * (MOST_HEAD_BYTES - 1_000)}
             assert client.get(f"{gateway.url}/health", headers=headers).status_code == 200
+
+
+def test_many_incomplete_heads_hold_little_together(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, gateway = served
+    monkeypatch.setattr(connections, "MOST_HEADS_BYTES", 40_000)
+    begun = b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: "
+    with contextlib.ExitStack() as held:
+        for _ in range(10):
+            held.enter_context(connect(gateway, begun))
+        whole = begun + b"a" * 10_000 + b"\r\nconnection: close\r\n\r\n"
+        assert all_of(connect(gateway, whole)).startswith(b"HTTP/1.1 200"), "it came at once"
+        assert b"at most 3 KiB" in all_of(connect(gateway, begun + b"a" * 10_000))
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nhost: x\r\n"])

@@ -14,6 +14,10 @@ from typing import Protocol
 
 MOST_HALF_OPEN = 256
 """Connections without a complete request head that stay open when the server has to close some."""
+MOST_HEAD_BYTES = 1 << 15
+LEAST_HEAD_BYTES = 1 << 11
+MOST_HEADS_BYTES = 1 << 24
+"""Bytes of all incomplete heads, about: each may have its share."""
 HEAD_SECONDS = 10.0
 """Seconds in which a request's head must arrive, from the connection or its first byte on."""
 _GIVEN_UP_AT_ONCE = 64
@@ -45,6 +49,12 @@ class Connections:
         self._idle: dict[Held, None] = {}
         self._open: set[Held] = set()
         self._sweep: asyncio.TimerHandle | None = None
+
+    @property
+    def most_head_bytes(self) -> int:
+        """How many bytes of a head may come before it is complete: fewer if many are incomplete."""
+        share = MOST_HEADS_BYTES // max(len(self._half_open), 1)
+        return min(max(share, LEAST_HEAD_BYTES), MOST_HEAD_BYTES)
 
     def opened(self, connection: Held) -> None:
         """A new connection."""

@@ -17,7 +17,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ajet.capture.gateway.connections import Connections
 
-MOST_HEAD_BYTES = 1 << 15
 BACKLOG = 64
 """Connections that are accepted per iteration of the loop."""
 
@@ -57,7 +56,9 @@ class _FirstHead(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._head += data
-        whole = b"\r\n\r\n" in self._head or b"\n\n" in self._head or len(self._head) > MOST_HEAD_BYTES
+        whole = (
+            b"\r\n\r\n" in self._head or b"\n\n" in self._head or len(self._head) > self.held.most_head_bytes
+        )
         # What does not begin with a letter is not HTTP (TLS, for example): the parser refuses it at once.
         if whole or not self._head[:1].isalpha():
             args, options = self._made_with
@@ -102,8 +103,8 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing():
             return
-        if self._beside > MOST_HEAD_BYTES:
-            self.give_up(431, f"a request's head may have at most {MOST_HEAD_BYTES >> 10} KiB")
+        if self._beside > (most := self.held.most_head_bytes):
+            self.give_up(431, f"a request's head may have at most {most >> 10} KiB")
         elif self._in_head:
             self.held.begins_head(self)
 
