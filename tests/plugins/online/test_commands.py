@@ -223,7 +223,7 @@ def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
         ("", "expected keys"),
         ("app: secret", "app: expected"),
         ("app: {key: short}", "at least 16 printable"),
-        ("app: {key: 0123456789abcdef, roles: [root]}", "expected some of chat, feedback"),
+        ("app: {key: 0123456789abcdef, roles: [root]}", "expected a list of some of chat, feedback"),
     ],
 )
 def test_faults_in_keys_are_named(tmp_path: Path, text: str, problem: str) -> None:
