@@ -92,8 +92,8 @@ class Keys:
                 raise ConfigError(
                     f"{path}: {other} and {key.name} have the same key. Give each a key of its own."
                 )
-        if path.stat().st_mode & 0o044:
-            tell(f"warning: {path} can be read by others on this machine: chmod 600 {path}")
+        if path.stat().st_mode & 0o004:
+            tell(f"warning: {path} can be read by everybody on this machine: chmod 600 {path}")
         return cls(keys)
 
     def find(self, sent: str | None) -> Sent | None:
