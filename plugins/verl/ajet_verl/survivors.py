@@ -34,8 +34,9 @@ LOOK = 5.0
 """Seconds between two looks at the servers."""
 ASK = 10.0
 """Seconds between two rounds of questions."""
-ANSWER = 40.0
-"""Seconds for an answer. vLLM answers between two steps of its engine, even if its queue is full."""
+ANSWER, FIRST_ANSWER = 40.0, 300.0
+"""Seconds for an answer, and for one while the servers sample for the first time, when they may compile a kernel. vLLM answers
+between two steps of its engine, even if its queue is full."""
 OWN_WEIGHTS = "naive"
 """verl's name of the way in which ranks send their weights to the server on their own GPUs."""
 CLOSING = 30.0
@@ -98,16 +99,18 @@ class Survivors:
         self._asking = ExitStack()
         self._lost = ""
         """Why the run ends after this step; "" if it goes on."""
+        self._patience = FIRST_ANSWER
         super()._setup()  # type: ignore[misc]
 
     def on_sample_begin(self) -> None:
         """See verl's trainer."""
         super().on_sample_begin()  # type: ignore[misc]
-        self._asking.enter_context(hanging_ended(recorder_of(self.config).say.remote))
+        self._asking.enter_context(hanging_ended(recorder_of(self.config).say.remote, self._patience))
 
     def on_sample_end(self) -> None:
         """See verl's trainer."""
         self._asking.close()
+        self._patience = ANSWER
         self._remove_dead()
         with self._watched():
             super().on_sample_end()  # type: ignore[misc]
@@ -115,7 +118,7 @@ class Survivors:
     def on_validate_begin(self) -> None:
         """See verl's trainer."""
         super().on_validate_begin()  # type: ignore[misc]
-        self._asking.enter_context(hanging_ended(recorder_of(self.config).say.remote))
+        self._asking.enter_context(hanging_ended(recorder_of(self.config).say.remote, self._patience))
 
     def on_validate_end(self) -> None:
         """See verl's trainer."""
@@ -179,9 +182,9 @@ def causes(replicas: Sequence[Any]) -> dict[Any, str]:
 
 
 @contextlib.contextmanager
-def hanging_ended(say: Callable[[str], object]) -> Iterator[None]:
-    """A block in which servers sample. One that does not answer is ended, so that its calls fail and go to others; ``say`` is
-    told which."""
+def hanging_ended(say: Callable[[str], object], patience: float) -> Iterator[None]:
+    """A block in which servers sample. One that does not answer for ``patience`` seconds is ended, so that its calls fail and go
+    to others; ``say`` is told which."""
     found, over = servers(), threading.Event()
 
     def watch() -> None:
@@ -189,9 +192,9 @@ def hanging_ended(say: Callable[[str], object]) -> Iterator[None]:
             asked = {
                 server.collective_rpc.remote(method="check_health"): name for name, server in found.items()
             }
-            _, silent = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER)
+            _, silent = ray.wait(list(asked), num_returns=len(asked), timeout=patience)
             for name in [] if over.is_set() else [asked[ref] for ref in silent]:
-                say(f"inference server {name} has not answered for {ANSWER:.0f} s; it is ended")
+                say(f"inference server {name} has not answered for {patience:.0f} s; it is ended")
                 _end(found.pop(name))
 
     threading.Thread(target=watch, name="ajet-hanging", daemon=True).start()

@@ -18,7 +18,8 @@ from ajet_verl import survivors
 from ajet_verl.cluster import start_ray
 
 survivors.LOOK = survivors.ASK = 0.5
-survivors.ANSWER = 10.0
+survivors.ANSWER, survivors.FIRST_ANSWER = 10.0, 12.0
+survivors.recorder_of = lambda config: config
 
 
 class EngineDeadError(Exception):
@@ -60,20 +61,52 @@ def said_within(seconds, during=lambda: None, watched=survivors.watched_servers)
     return said
 
 
+class Steps:  # what a trainer of verl calls
+    def _setup(self):
+        class Said:
+            class say:
+                remote = staticmethod(lambda text: self.said.append(text))
+
+            fail = say
+
+        self.config, self.said, self.checkpoint_manager = Said, [], None
+
+    def on_sample_begin(self):
+        pass
+
+    on_sample_end = on_sample_begin
+
+
+class Trainer(survivors.Survivors, Steps):
+    pass
+
+
 start_ray(num_cpus=1, include_dashboard=False, log_to_driver=False)
-one, two = (
-    ray.remote(Server).options(num_cpus=0, name=f"vllm_server_{n}_0").remote() for n in (1, 2)
+one, two, three = (
+    ray.remote(Server).options(num_cpus=0, name=f"vllm_server_{n}_0").remote() for n in (1, 2, 3)
 )
-ray.get([one.__ray_ready__.remote(), two.__ray_ready__.remote()])
+ray.get([server.__ray_ready__.remote() for server in (one, two, three)])
 class Replica:
     def __init__(self, server):
         self.servers = [server]
 
 
 print("WELL", said_within(3))
-print("ANSWERS", said_within(3, watched=survivors.hanging_ended))
-print("HANGS", said_within(30, lambda: ray.get(two.hang.remote()), survivors.hanging_ended))
-print("ENDED", [ray.get(two.child_ended.remote(), timeout=60)])
+trainer = Trainer()
+trainer._setup()
+for step, server in enumerate((three, two)):
+    trainer.on_sample_begin()
+    time.sleep(3)
+    print("ANSWERS", trainer.said[step:])
+    ray.get(server.hang.remote())
+    until = time.monotonic() + 30
+    while len(trainer.said) == step and time.monotonic() < until:
+        time.sleep(0.1)
+    trainer.on_sample_end()
+    print(f"ENDED {step}", [ray.get(server.child_ended.remote(), timeout=60)])
+    if server is three:
+        ray.kill(three)
+print("HANG", trainer.said)
 print("ENGINE", said_within(30, lambda: ray.get(one.lose_engine.remote())))
 ray.kill(one)
 print("GONE BEFORE", said_within(3))
@@ -89,10 +122,9 @@ def test_a_server_that_dies_or_hangs_is_named(machine: Machine) -> None:
     printed = machine.run(sys.executable, "-c", DRIVER, seconds=4 * PATIENCE)
     lines = dict(line.split(" [", 1) for line in printed.splitlines() if " [" in line)
     assert lines["WELL"] == lines["ANSWERS"] == lines["GONE BEFORE"] == lines["ALIVE"] == "]", printed
-    assert lines["HANGS"] == "'inference server vllm_server_2_0 has not answered for 10 s; it is ended']", (
-        printed
-    )
-    assert lines["ENDED"] == "True]" and "The actor" in lines["DEAD"], printed
+    hang = "'inference server vllm_server_{}_0 has not answered for {} s; it is ended'"
+    assert lines["HANG"] == f"{hang.format(3, 12)}, {hang.format(2, 10)}]", printed
+    assert lines["ENDED 0"] == lines["ENDED 1"] == "True]" and "The actor" in lines["DEAD"], printed
     died = "'inference server vllm_server_{}_0 died while the trainer waited for it: {}"
     assert lines["ENGINE"].startswith(died.format(1, "EngineDeadError")), printed
     assert lines["PROCESS"].startswith(died.format(2, "The actor")), printed
