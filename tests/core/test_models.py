@@ -135,6 +135,22 @@ def test_an_interrupted_build_gives_no_model_and_leaves_its_files_for_the_next_o
     assert [path.name for path in cache.iterdir() if path.is_dir()] == [cached(Breaks(), 0, Silent()).name]
 
 
+def test_an_error_in_ones_own_recipe_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "recipe.py").write_text(FILE.replace('write_text("mine")', "write_text(1 / 0)"))
+    named = f"{tmp_path / 'recipe.py'}:Mine"
+    with pytest.raises(AjetError) as caught:
+        model_source(named, 0, Silent())
+    said = "model mine: its recipe fails: ZeroDivisionError: division by zero"
+    assert str(caught.value) == f"{said} (at {tmp_path / 'recipe.py'}:9). Fix that line."
+
+
+def test_a_cache_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("AJET_CACHE", str(tmp_path / "file"))
+    with pytest.raises(AjetError, match=rf"^{tmp_path / 'file'}: cannot be written: File exists\."):
+        cached(Counted(), 0, Silent())
+
+
 def test_whoever_comes_second_waits_for_the_first_build_and_says_so() -> None:
     started, finish, progress = threading.Event(), threading.Event(), Heard()
     calls = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Mapping
@@ -10,10 +11,12 @@ from typing import Any
 
 from ajet.interfaces.progress import Progress
 from ajet.interfaces.recipe import Recipe
-from ajet.interfaces.workflow import load_object
+from ajet.interfaces.workflow import load_object, location_of
 from ajet.plugins import load_plugins, validated
 from ajet.types import AjetError, ConfigError
+from ajet.utils.files import writing
 from ajet.utils.suggest import nearest
+from ajet.utils.user_code import is_users
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 """``owner/name``. Only the hub knows whether there is such a model."""
@@ -138,10 +141,12 @@ def cached(recipe: Recipe, seed: int, progress: Progress) -> Path:
     """The folder of a recipe's model in ``$AJET_CACHE`` (default ``~/.cache/ajet``), built if it is not there.
 
     It appears whole, by renaming, or not at all. A second process waits for the first one's build; what an interrupted build
-    has left is there for the next one to continue.
+    has left is there for the next one to continue. Raises AjetError if the cache cannot be written, or if the user's own
+    recipe fails.
     """
     cache = Path(os.environ.get("AJET_CACHE") or "~/.cache/ajet").expanduser()
-    cache.mkdir(parents=True, exist_ok=True)
+    with writing(cache):
+        cache.mkdir(parents=True, exist_ok=True)
     folder = cache / f"{recipe.name}-{recipe.key(seed)}"
     if not folder.is_dir():
         from filelock import FileLock, Timeout
@@ -173,4 +178,9 @@ def _build(recipe: Recipe, folder: Path, seed: int, progress: Progress) -> None:
             f"the build of the model {recipe.name} was interrupted; the next one continues in {part}"
         )
         raise
+    except Exception as error:
+        if isinstance(error, AjetError) or not is_users(inspect.getfile(type(recipe))):
+            raise
+        said = f"{type(error).__name__}: {error} (at {location_of(error)})"
+        raise AjetError(f"model {recipe.name}", f"its recipe fails: {said}. Fix that line.") from error
     part.rename(folder)
