@@ -71,7 +71,11 @@ def job_of(
         raise ConfigError(
             "job=", f"is a {type(file).__name__}. Give a job file, or the keys of the job by set={{…}}."
         )
-    layers = resumed_layers(_path(resume)) if resume is not None else job_layers(None if file is None else _path(file))
+    layers = (
+        resumed_layers(_path(resume))
+        if resume is not None
+        else job_layers(None if file is None else _path(file))
+    )
     for name, argument in table.items():
         value = given.get(name)
         if value is not None and argument.key:
