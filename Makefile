@@ -162,7 +162,7 @@ docs: $(DOCS_INSTALLED) ## the documentation site, in build/site; a broken link 
 
 .venv-build/.installed: constraints.txt
 	@python3 -m venv --clear $(@D)
-	@$(@D)/bin/python $(INSTALL) build dunamai hatchling -c constraints.txt
+	@$(@D)/bin/python $(INSTALL) build cyclonedx-bom dunamai hatchling -c constraints.txt
 	@touch $@
 
 wheels: .venv-build/.installed ## wheels and source distributions of the last commit, in dist/; the version comes from the newest tag
