@@ -17,6 +17,7 @@ from ajet.capture.wires import Answer, ChatRequest, Refused, Wire
 from ajet.capture.wires.anthropic import AnthropicMessages
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.chat_completions import ChatCompletions
+from ajet.capture.wires.completions import Completions
 from ajet.capture.wires.responses import Responses
 from ajet.chat.messages import BadMessage, normalise, normalise_tools
 from ajet.testing import ScriptedEngine
@@ -271,6 +272,8 @@ def check_reply(wire: Wire, status: int, kind: str, text: str) -> None:
     assert status == 200 and blocks.pop() == ""
     if blocks[-1] == "data: [DONE]":
         blocks.pop()
+    elif isinstance(wire, ChatCompletions | Completions):
+        assert json.loads(blocks[-1].removeprefix("data: "))["error"]
     else:
         last = events_of(text.encode())[-1]["type"]
         dialect = [f"response.{how}" for how in ("completed", "incomplete", "failed")]

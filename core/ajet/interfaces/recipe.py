@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ast
+import dis
 import hashlib
 import inspect
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ajet.interfaces.base import Plugin
@@ -60,9 +61,10 @@ def _with_imported(files: Iterable[Path]) -> set[Path]:
 
 def _imported(file: Path) -> Iterator[str]:
     """All parts of the names that a Python file imports, also within functions."""
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(node, ast.ImportFrom):
-            yield from (node.module or "").split(".")
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            for alias in node.names:
-                yield from alias.name.split(".")
+    codes = [compile(file.read_bytes(), file, "exec")]
+    while codes:
+        code = codes.pop()
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+        for instruction in dis.get_instructions(code):
+            if instruction.opname in ("IMPORT_NAME", "IMPORT_FROM"):
+                yield from instruction.argval.split(".")

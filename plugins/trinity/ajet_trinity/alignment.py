@@ -217,6 +217,8 @@ OURS: Mapping[str, str] = {
     "eval": "by AgentJet",
     "run.seed": "of tasks and sampling; Trinity's step draws nothing",
     "run.restarts": "by `ajet run`, which starts Trinity again from the last checkpoint",
+    "run.name": "in the run folder, and by loggers",
+    "run.tags": "in the run folder, and by loggers",
     "run.loggers": "in the process of `ajet run`",
     "run.services": "started beside `ajet run`",
     "plugins": "for commands of plugins",

@@ -233,6 +233,8 @@ OURS: Mapping[str, str] = {
     "eval.sampling": "sent with every request",
     "backbone": "chooses verl; `mode` is `trainer.v1.trainer_mode`, `engine` is `model_engine`",
     "run.restarts": "by `ajet run`, which starts verl again from the last checkpoint",
+    "run.name": "in the run folder, and by loggers",
+    "run.tags": "in the run folder, and by loggers",
     "run.loggers": "in the process of `ajet run`",
     "run.services": "started beside `ajet run`; `ray` is the cluster to join",
     "plugins": "for commands of plugins, such as `ajet online`",
