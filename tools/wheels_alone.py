@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 import zipfile
