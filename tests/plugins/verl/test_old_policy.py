@@ -59,7 +59,9 @@ class Trainer(Credit, PPOTrainerSeparateAsync):
             if has_advantage:
                 with torch.no_grad():
                     self.actor_rollout_wg.weight.weight += 1
-                self.learned.update({"tokens_trained": 1.0, "grad_norm": 1.0}, self._update, 1, 1)
+                self.learned.update(
+                    {"tokens_trained": 1.0, "loss": 1.0, "grad_norm": 1.0}, self._update, 1, 1
+                )
         return self.used
 
 
