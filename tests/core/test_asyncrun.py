@@ -10,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,50 +95,48 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncrun, "GRACE", 2.0)
 
 
-def test_a_run_whose_loop_is_blocked_ends_with_the_error_that_it_is_given(patient: None) -> None:
-    blocked, cleaned = threading.Event(), threading.Event()
+def blocked(wait: Callable[[Coroutine[Any, Any, None]], Awaitable[object]]) -> Coroutine[Any, Any, None]:
+    """A run that ``wait``s for a coroutine which blocks the loop; then another thread ends the run with an error."""
+    begun = threading.Event()
 
     def watchdog(loop: asyncio.AbstractEventLoop) -> None:
-        blocked.wait(60)
+        begun.wait(60)
         end_run(loop, AjetError("the loop is blocked"))
 
     async def blocks() -> None:
-        blocked.set()
+        begun.set()
         time.sleep(60)
 
     async def main() -> None:
         threading.Thread(target=watchdog, args=(asyncio.get_running_loop(),)).start()
+        await wait(blocks())
+
+    return main()
+
+
+def test_a_run_whose_loop_is_blocked_ends_with_the_error_that_it_is_given(patient: None) -> None:
+    cleaned = threading.Event()
+
+    async def cleans(block: Coroutine[Any, Any, None]) -> None:
         try:
-            await asyncio.gather(blocks())
+            await asyncio.gather(block)
         finally:
             cleaned.set()
 
     started = time.monotonic()
     with pytest.raises(AjetError, match="the loop is blocked"):
-        run(main())
+        run(blocked(cleans))
     assert cleaned.is_set() and time.monotonic() - started < 50
 
 
 def test_no_traceback_of_an_interrupted_task_follows_the_error_of_the_run(
     patient: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    blocked = threading.Event()
-
-    def watchdog(loop: asyncio.AbstractEventLoop) -> None:
-        blocked.wait(60)
-        end_run(loop, AjetError("the loop is blocked"))
-
-    async def blocks() -> None:
-        blocked.set()
-        time.sleep(60)
-
-    async def main() -> None:
-        threading.Thread(target=watchdog, args=(asyncio.get_running_loop(),)).start()
-        blocking = asyncio.create_task(blocks())
-        await asyncio.wait({blocking})
+    async def waits(block: Coroutine[Any, Any, None]) -> None:
+        await asyncio.wait({asyncio.create_task(block)})
 
     with pytest.raises(AjetError, match="the loop is blocked"):
-        run(main())
+        run(blocked(waits))
     gc.collect()
     assert not caplog.messages
 

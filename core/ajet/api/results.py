@@ -362,8 +362,9 @@ class Runs(Sequence[Run]):
 def list_runs(
     path: str | Path = "runs", *, name: str | None = None, tags: Sequence[str] = (), all: bool = False
 ) -> Runs:
-    """The runs in a folder, as `ajet list` shows them: those with ``name`` in the name of their folder or their own, and with
-    all ``tags``; with ``all`` also checks, evaluations and debug runs. Raises ConfigError if there is no such folder."""
+    """The runs in a folder, as `ajet list` shows them. ``name`` keeps those whose own name, or folder's name, contains it, and
+    ``tags`` those that have all of them. ``all`` adds checks, evaluations and debug runs. Raises ConfigError if ``path`` is not a
+    folder."""
     return Runs(read_lines(Path(path).expanduser(), name=name, tags=tags, everything=all))
 
 

@@ -55,7 +55,7 @@ class CollapseCheck:
         found = self.found()
         if not found or after.get("reward", self.reward) > self.reward:
             return ""
-        return f"{found}. {train_again(newest(run_dir, before=self.since), learning_rate)}"
+        return f"{found}. {train_again(saved_before(run_dir, self.since), learning_rate)}"
 
     def _follow(self, step: int, metrics: Metrics) -> None:
         reward, share = metrics.get("reward"), metrics.get("groups_zero_advantage")
@@ -78,9 +78,9 @@ class CollapseCheck:
         self._rewards_before += groups * reward
 
 
-def newest(run_dir: Path, before: float = math.inf) -> Path | None:
-    """The newest checkpoint of a run, or the newest from ``before`` a step."""
-    return next((path for path in reversed(checkpoints(run_dir)) if step_of(path) < before), None)
+def saved_before(run_dir: Path, step: float = math.inf) -> Path | None:
+    """The newest checkpoint of a run from before a step; by default the newest of all. Does not look whether it is intact."""
+    return next((path for path in reversed(checkpoints(run_dir)) if step_of(path) < step), None)
 
 
 def train_again(checkpoint: Path | None, learning_rate: float) -> str:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ajet.interfaces.backbone import Trainer
 from ajet.learning.batch import RolloutBatch
-from ajet.learning.collapse import CollapseCheck, newest, train_again
+from ajet.learning.collapse import CollapseCheck, saved_before, train_again
 from ajet.learning.gap import GapCheck
 from ajet.learning.rollouts import ValidationFailed
 from ajet.learning.settings import TrainSettings
@@ -91,7 +91,12 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
         batch = await ahead.batch(step, trainer.version)
         rollout = time.monotonic() - started
         metrics = await training_step(
-            trainer, loop.publish, batch, step, seconds_rollout=rollout, saved=partial(newest, recorder.dir)
+            trainer,
+            loop.publish,
+            batch,
+            step,
+            seconds_rollout=rollout,
+            saved=partial(saved_before, recorder.dir),
         )
         seconds += time.monotonic() - started
         recorder.metrics("train", step, metrics)

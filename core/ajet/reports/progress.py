@@ -251,7 +251,7 @@ class Pace:
         self._seconds: deque[float] = deque(maxlen=5)
 
     def eta(self, step: int, total: int, metrics: Metrics) -> str:
-        """As `clock`; empty while there is no estimate and after the last step."""
+        """The estimate as `clock` writes it; empty before the first estimate and after the last step."""
         if seconds := _step_seconds(metrics):
             self._seconds.append(seconds)
         if not self._seconds or step >= total:

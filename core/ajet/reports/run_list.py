@@ -49,8 +49,8 @@ class RunLine:
 def list_runs(
     folder: Path, *, name: str | None = None, tags: Collection[str] = (), everything: bool = False
 ) -> list[RunLine]:
-    """The runs in a folder, the newest first: those with ``name`` in the name of their folder or their own, with all ``tags``
-    and, unless ``everything``, those that train. Raises ConfigError if there is no such folder."""
+    """The runs in a folder, the newest first; without ``everything``, only those that train. ``name`` keeps those whose own name, or
+    folder's name, contains it, and ``tags`` those that have all of them. Raises ConfigError if ``folder`` is not a folder."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder. Name a folder of runs, such as runs.")
     lines = [

@@ -140,7 +140,7 @@ class _LoopWatch:
 
     def _heed_native_code(self) -> None:
         """Let a thread of the interpreter, which needs no lock, print all stacks if this is not called again in time."""
-        with suppress(AttributeError, OSError, RuntimeError, ValueError):  # there is no file for it
+        with suppress(AttributeError, OSError, RuntimeError, ValueError):  # sys.stderr is not a file
             faulthandler.dump_traceback_later(self._limit, file=sys.__stderr__ or 2)
 
     def _blocked(self, turned: threading.Event) -> None:

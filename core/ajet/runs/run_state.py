@@ -38,7 +38,8 @@ def note_begin(run_dir: Path) -> None:
 
 
 def note_end(run_dir: Path, error: BaseException | None) -> None:
-    """Note how a run has ended: at its end, or by an error. If that cannot be written, its steps say whether it has finished."""
+    """Write into the run folder how a run has ended: finished if there is no ``error``, else interrupted, or failed and why. If the
+    file cannot be written, `state_of` tells from the steps whether the run has finished."""
     if error is None:
         state = State("finished")
     elif isinstance(error, KeyboardInterrupt | asyncio.CancelledError):

@@ -99,7 +99,9 @@ def _sqlite(url: URL, access: Access) -> Engine:
         with writing(file.parent):
             file.parent.mkdir(parents=True, exist_ok=True)
     elif not file.is_file():
-        raise ConfigError(f"store {file}: there is no such file. Name that of `ajet online`, or a URL.")
+        raise ConfigError(
+            f"store {file}: the file does not exist. Give the file that `ajet online` writes, or a database URL."
+        )
     engine = create_engine(url, poolclass=QueuePool, creator=lambda: _connect(file, access))
     with guarded(engine):
         found = _tables(file) if file.is_file() else None

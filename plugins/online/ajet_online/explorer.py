@@ -472,8 +472,8 @@ def exploring(
     drain: float = 0.0,
 ) -> Iterator[tuple[str, Gateway]]:
     """A block in which calls are answered on the engine's loop: the URL without ``/v1``, and the gateway. ``further`` gives more
-    metrics. Calls that are in progress at its end have ``drain`` seconds. Raises ConfigError if the store's traces are of a model
-    with another vocabulary."""
+    metrics. At the block's end, the gateway gives calls in progress ``drain`` seconds to end. Raises ConfigError if the store's
+    traces are of a model with another vocabulary."""
     assert answerer.chat
     store.agree("vocabulary", _vocabulary(answerer.chat.tokenizer), OTHER_VOCABULARY)
     limits = limits or Limits(keys.share(most_calls))

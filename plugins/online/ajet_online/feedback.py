@@ -154,7 +154,7 @@ def read_object(body: bytes, known: Collection[str]) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise bad("the body must be a JSON object")
     if unknown := sorted(set(found) - set(known)):
-        raise bad(f"there is no field {unknown[0][:LONGEST_ID]!r}; there are {', '.join(known)}")
+        raise bad(f"unknown field {unknown[0][:LONGEST_ID]!r}; this page takes {', '.join(known)}")
     return found
 
 

@@ -100,8 +100,8 @@ class Versions:
         return number
 
     def publish(self, number: int, reward: float | None, report: Mapping[str, Any]) -> bool:
-        """Let explorers serve a candidate. Returns False if the version that it was trained from is no longer served; then the
-        candidate is rejected, and its traces are ready again, as what it has learned is not in the served version."""
+        """Let explorers serve a candidate. If explorers no longer serve the version from which it was trained, reject it instead,
+        make its traces ready to be learned again, and return False."""
         with self._store.writing() as connection:
             serving = _serving(connection)
             (candidate,) = _read(connection, versions.c.number == number)

@@ -60,7 +60,7 @@ def test_the_status(where: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def other_files(folder: Path) -> dict[str, Path]:
-    """Files that are no store of this version."""
+    """Files that AgentJet must not change: stores of an earlier version, other databases, and text."""
     files = {name: folder / f"{name}.db" for name in ("customers", "empty", "earlier", "text")}
     with closing(sqlite3.connect(files["customers"])) as made:
         made.execute("CREATE TABLE customers (name TEXT)")
@@ -141,7 +141,7 @@ def test_old_conversations_are_pruned(where: str, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["status", "nowhere.db"], "store nowhere.db: there is no such file"),
+        (["status", "nowhere.db"], "store nowhere.db: the file does not exist"),
         (["prune", "{}", "--older-than", "soon"], "--older-than soon: is not an age"),
         (["export", "{}", "/"], "OUTPUT /: is a directory"),
     ],

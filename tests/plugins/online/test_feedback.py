@@ -225,7 +225,7 @@ def test_a_correction_needs_no_reward(serve: Serve) -> None:
         ({"msg_ids": ["a"], "reward": 1, "task_id": "a\ud800"}, "task_id has zero characters or halves"),
         ({"msg_ids": ["a\0"], "reward": 1, "task_id": "t"}, "msg_ids has zero characters or halves"),
         ({"run": "a", "reward": 1, "comment": "\0"}, "comment has zero characters or halves"),
-        ({"run": "a", "rewrd": 1}, "there is no field 'rewrd'; there are msg_ids, reward, task_id"),
+        ({"run": "a", "rewrd": 1}, "unknown field 'rewrd'; this page takes msg_ids, reward, task_id"),
         (
             {"msg_ids": ["a" * 65], "reward": 1, "task_id": "t"},
             "the id of a reply is a string of at most 64 characters",

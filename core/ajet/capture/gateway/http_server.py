@@ -22,9 +22,8 @@ BACKLOG = 64
 
 
 _log = logging.getLogger("ajet.http")
-_log.setLevel(
-    logging.ERROR
-)  # uvicorn warns of each malformed request, which anyone may send as often as they like
+# uvicorn warns of each malformed request, which anyone may send as often as they like.
+_log.setLevel(logging.ERROR)
 
 
 def make_protocol(most_connections: int | None = None) -> type[asyncio.Protocol]:
