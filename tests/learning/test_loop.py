@@ -9,9 +9,10 @@ import math
 import threading
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -111,10 +112,21 @@ def test_a_step_frees_its_episodes_before_the_next_one_begins(tmp_path: Path) ->
         def __init__(self) -> None:
             self.itself = self
 
+    class Busy(ThreadPoolExecutor):
+        """Keeps what its threads were given, as a thread does that has not run again since its work ended."""
+
+        kept: ClassVar[list[Any]] = []
+
+        def submit(self, *work: Any, **options: Any) -> Future[Any]:
+            self.kept.append((work, options))
+            return super().submit(*work, **options)
+
     class Remembers(Told):
         earlier: weakref.ref[Episode] | None = None
 
         async def batch(self, step: int, version: int) -> RolloutBatch:
+            if step == 1:
+                asyncio.get_running_loop().set_default_executor(Busy())
             assert self.earlier is None or self.earlier() is None
             batch: Any = SimpleNamespace(step=step, learning_rate=0.1, episode=Episode())
             self.earlier = weakref.ref(batch.episode)
@@ -127,6 +139,7 @@ def test_a_step_frees_its_episodes_before_the_next_one_begins(tmp_path: Path) ->
     finally:
         gc.enable()
     assert told.version == 3
+    assert Busy.kept
 
 
 def test_a_failing_update_cancels_the_batch_ahead(tmp_path: Path) -> None:

@@ -149,8 +149,10 @@ async def training_step(
     """Update the weights with a batch and publish them; returns the step's metrics. ``seconds_rollout`` says how long the
     batch took, and ``saved`` finds the last checkpoint. Raises NotFinite, and then publishes nothing."""
     started = time.monotonic()
+    # A thread keeps what it was given until it runs again after its work, on a busy machine after the next step has begun.
+    given = [batch.batch]
     try:
-        updated = await asyncio.to_thread(trainer.update, batch.batch)
+        updated = await asyncio.to_thread(lambda: trainer.update(given.pop()))
         for name in ("loss", "grad_norm"):
             if not math.isfinite(updated.get(name, 0.0)):
                 raise FloatingPointError(f"the {name} is {updated[name]}")
