@@ -128,7 +128,7 @@ from ajet.tracker.timelines import Timeline as Timeline, timelines as timelines
 from ajet.tracker.tree import Branch as Branch, Node as Node, TokenTree as TokenTree
 
 # Estimates of memory and speed
-from ajet.estimate.devices import Gpus as Gpus, USABLE as USABLE
+from ajet.estimate.devices import ASLEEP as ASLEEP, Gpus as Gpus, USABLE as USABLE
 from ajet.estimate.layout import JobSizes as JobSizes, Layout as Layout, ModelSizes as ModelSizes, Phase as Phase
 from ajet.estimate.memory import BFLOAT16 as BFLOAT16, FLOAT32 as FLOAT32, Training as Training
 from ajet.estimate.shape import Shape as Shape

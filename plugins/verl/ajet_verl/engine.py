@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 RESUME_SECONDS = 0.2
 """Wait before continuing a request that a server has aborted to load new weights or to train."""
+ABORTED = ("aborted", "abort")
+"""How verl's servers say that they have stopped a call, to load new weights or to train."""
 STOP_TOKENS = 64
 """Maximum tokens of a stop string."""
 ENGINE_DEAD = "EngineDeadError"
@@ -39,7 +41,8 @@ class Servers:
     """verl's client of its servers, for the processes that run episodes.
 
     verl's own `LLMServerClient.generate` leaves a cancelled call running. It keeps a dead server as well, which even
-    attracts calls, because its calls fail at once and it looks idle.
+    attracts calls, because its calls fail at once and it looks idle. And it asks the load balancer, one process, twice for each
+    call, where this asks twice for each episode.
     """
 
     def __init__(self, client: Any, say: Callable[[str], None], fail: Callable[[str], None]) -> None:
@@ -49,6 +52,8 @@ class Servers:
         """Ends the run with an error."""
         self._dead: dict[str, str] = {}
         """Servers that have died, and why."""
+        self._of: dict[str, asyncio.Future[tuple[str, Any]]] = {}
+        """The server of each episode that has made a call and goes on."""
 
     async def generate(
         self,
@@ -59,22 +64,32 @@ class Servers:
         pictures: Sequence[Picture] = (),
     ) -> Any:
         """The output of one call, by the base model or an adapter. ``pictures`` are those of the prompt, in the order of their
-        placeholders. An episode's calls go to one server while it lives, then to
-        another. If the awaiting task is cancelled, the server stops the call. Raises AjetError if no server is left."""
+        placeholders. An episode's calls go to one server while it lives and is not aborted, then to
+        another, until `let_go`. If the awaiting task is cancelled, the server stops the call. Raises AjetError if no server is
+        left."""
         while True:
             name, server = await self._acquire(
                 episode, prompt_ids=prompt_ids, sampling_params=sampling_params
             )
             try:
-                return await self._call(server, episode, prompt_ids, sampling_params, adapter, pictures)
+                output = await self._call(server, episode, prompt_ids, sampling_params, adapter, pictures)
             except RayActorError as error:
+                self.let_go(episode)
                 await self._evict(name, str(error))
             except RayTaskError as error:
                 if type(error.cause).__name__ != ENGINE_DEAD:
                     raise
+                self.let_go(episode)
                 await self._evict(name, f"{ENGINE_DEAD}: {error.cause}")
-            finally:
-                self._client._release_server(name, request_id=episode)
+            else:
+                if output.stop_reason in ABORTED:  # its GPUs may train for a while
+                    self.let_go(episode)
+                return output
+
+    def let_go(self, episode: str) -> None:
+        """Release the server of an episode; does nothing if it has none."""
+        if acquiring := self._of.pop(episode, None):
+            acquiring.add_done_callback(lambda done: self._give_back(done, episode))
 
     async def _call(
         self,
@@ -100,15 +115,16 @@ class Servers:
             raise
 
     async def _acquire(self, episode: str, **fields: Any) -> tuple[str, Any]:
-        """A server of the load balancer, which counts it as busy until it is released. Raises AjetError if none is left."""
-        acquiring = asyncio.ensure_future(self._client._acquire_server(episode, **fields))
+        """The episode's server. At its first call that is one of the load balancer, which counts it as busy until it is released.
+        Raises AjetError if none is left."""
+        if episode not in self._of:
+            self._of[episode] = asyncio.ensure_future(self._client._acquire_server(episode, **fields))
+        acquiring = self._of[episode]
         try:
-            server: tuple[str, Any] = await asyncio.shield(acquiring)
-            return server
-        except asyncio.CancelledError:
-            acquiring.add_done_callback(lambda done: self._give_back(done, episode))
-            raise
+            return await asyncio.shield(acquiring)
         except RuntimeError as error:
+            if self._of.get(episode) is acquiring:
+                del self._of[episode]
             if NONE_LEFT not in str(error):
                 raise
             why = "; ".join(f"{name}: {cause}" for name, cause in self._dead.items())
@@ -117,7 +133,7 @@ class Servers:
             raise AjetError(text) from error
 
     def _give_back(self, acquired: asyncio.Future[tuple[str, Any]], episode: str) -> None:
-        """Release a server that arrives after its call was cancelled."""
+        """Release a server."""
         with contextlib.suppress(Exception, asyncio.CancelledError):
             self._client._release_server(acquired.result()[0], request_id=episode)
 
@@ -239,7 +255,7 @@ class VerlEngine:
             logprobs += list(output.log_probs or ())
             versions += [output.extra_fields["global_steps"]] * len(new)
             routed = _continued(routed, output.routed_experts if new else None)
-            if output.stop_reason not in ("aborted", "abort"):
+            if output.stop_reason not in ABORTED:
                 break
             if len(tokens) >= limit:
                 break

@@ -85,19 +85,23 @@ def died(unit: Unit, runners: int) -> list[Episode]:
 
 @dataclass(frozen=True, slots=True)
 class _Limited:
-    """A runner of attempts, of which only so many run at once."""
+    """A runner of attempts, of which only so many run at once. Each lets go of its server when it ends."""
 
     runner: AttemptRunner
     slots: asyncio.Semaphore
+    let_go: Callable[[str], None]
 
     async def run(self, plan: Plan, attempt: int) -> Episode:
         async with self.slots:
-            return await self.runner.run(plan, attempt)
+            try:
+                return await self.runner.run(plan, attempt)
+            finally:
+                self.let_go(plan.id)
 
 
 class Units:
-    """The units of a runner's process. ``excused`` returns seconds that deadlines of episodes do not count. ``hold`` and ``put``
-    are `ajet_verl.recorder.Recorder.hold` and `ajet_verl.rows.put_rows`."""
+    """The units of a runner's process. ``excused`` returns seconds that deadlines of episodes do not count. ``let_go`` (see
+    `Servers`) learns which episodes end. ``hold`` and ``put`` are `ajet_verl.recorder.Recorder.hold` and `ajet_verl.rows.put_rows`."""
 
     def __init__(
         self,
@@ -105,12 +109,13 @@ class Units:
         *,
         row_limit: float,
         excused: Callable[[], float],
+        let_go: Callable[[str], None],
         hold: Callable[[str, Sequence[JournalLine]], Any],
         put: Callable[..., Any],
     ) -> None:
         self._runtime = runtime
         self._row_limit, self._excused = row_limit, excused
-        self._hold, self._put = hold, put
+        self._let_go, self._hold, self._put = let_go, hold, put
         self._slots = asyncio.Semaphore(0)
         self._limit = 0
         self._running: dict[str, asyncio.Task[UnitEnded]] = {}
@@ -160,7 +165,7 @@ class Units:
         runner = self._runtime.runner(unit.policy, excused=lambda _: self._excused())
         rollout = replace(
             self._runtime.rollout(unit.policy),
-            runner=_Limited(runner, self._slots),
+            runner=_Limited(runner, self._slots, self._let_go),
             is_watched=True,
             attempted=attempted,
         )
@@ -288,6 +293,7 @@ class Runner:
                 runtime,
                 row_limit=row_limit(self._config),
                 excused=self._clock.stopped,
+                let_go=servers.let_go,
                 hold=recorder.hold.remote,
                 put=put_rows,
             )

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ajet import ConfigError, find_recipe
-from ajet.backbones import BFLOAT16, FLOAT32, JobSizes, Layout, Phase, Training, leaves
+from ajet.backbones import ASLEEP, BFLOAT16, FLOAT32, USABLE, JobSizes, Layout, Phase, Training, leaves
 from ajet_verl.keys import ACTOR, ROLLOUT
 from ajet_verl.lengths import GIB, MICRO_BATCH, USUAL, architecture
 
@@ -48,8 +48,8 @@ SENDER = f"{ROLLOUT}.checkpoint_engine.backend"
 """How verl sends new weights to servers that have GPUs of their own."""
 COMPUTING = GIB
 """Bytes that vLLM keeps free of its share for a pass, besides weights and cache."""
-ASLEEP = 3 * GIB // 2
-"""Bytes that a sleeping vLLM keeps: CUDA's context and graphs."""
+SHARES = (0.2, 0.85)
+"""Bounds of vLLM's share of a GPU where it is chosen. verl's default is a half."""
 PASS_SECONDS = (0.0, 0.05e-3)
 """Time of a layer besides its computation: vLLM starts its kernels from CUDA graphs."""
 PASS_SECONDS_TOGETHER = (PASS_SECONDS[0] + 0.02e-3, PASS_SECONDS[1] + 0.06e-3)
@@ -91,13 +91,26 @@ def _defaults(config: JobConfig, settings: VerlSettings) -> Iterator[tuple[str, 
         0 if find_recipe(config.model) else architecture(config.model, settings.trusts_model).parameters
     )
     size = f"{parameters / 1e9:.1f}B parameters"
+    adapters = any(target.lora for target in config.targets.values())
     nodes, each = _gpus_of_servers(given, settings)
 
     parallel = int(given.get(TENSOR_PARALLEL, 1))
-    if has_gpus and parameters and TENSOR_PARALLEL not in given:
-        parallel, why = _tensor_parallel(parameters, each, given)
-        if parallel > 1:
-            yield f"backbone.verl.{TENSOR_PARALLEL}", parallel, f"{size}; {why}"
+    if has_gpus and parameters:
+        memory = gpu_memory() or USUAL_MEMORY
+        seen = "" if gpu_memory() else ", assuming GPUs of 80 GiB"
+        weights, moments = FLOAT32 * parameters, 0 if adapters else 2 * FLOAT32 * parameters
+        if settings.mode == "separate_async":
+            weights = moments = 0  # the servers have GPUs of their own
+        share = utilization(weights, moments, nodes * each, memory, given)
+        if given.get(UTILIZATION) is None and settings.engine == "dp":
+            yield f"backbone.verl.{UTILIZATION}", share, f"what weights and optimizer leave of a GPU{seen}"
+        else:
+            share = float(given.get(UTILIZATION) or 0.5)
+        if TENSOR_PARALLEL not in given:
+            parallel = tensor_parallel(parameters, each, share * memory)
+            if parallel > 1:
+                why = f"{size}; weights take at most half of vLLM's memory{seen}"
+                yield f"backbone.verl.{TENSOR_PARALLEL}", parallel, why
 
     servers = max(1, nodes * each // parallel)
     batch = config.train.batch_size * config.rollout.group_size
@@ -124,7 +137,6 @@ def _defaults(config: JobConfig, settings: VerlSettings) -> Iterator[tuple[str, 
         )
 
     if parameters >= LARGE:
-        adapters = any(target.lora for target in config.targets.values())
         yield (
             "train.learning_rate",
             LORA_LEARNING_RATE if adapters else LEARNING_RATE,
@@ -166,11 +178,15 @@ def _gpus_of_servers(given: Mapping[str, Any], settings: VerlSettings) -> tuple[
     return int(given.get("trainer.nnodes", 1)), each
 
 
-def _tensor_parallel(parameters: int, each: int, given: Mapping[str, Any]) -> tuple[int, str]:
-    memory = gpu_memory()
-    share = (memory or USUAL_MEMORY) * float(given.get(UTILIZATION, 0.5))
-    seen = "" if memory else ", assuming GPUs of 80 GiB"
-    return tensor_parallel(parameters, each, share), f"weights take at most half of vLLM's memory{seen}"
+def utilization(weights: int, moments: int, gpus: int, memory: int, given: Mapping[str, Any]) -> float:
+    """vLLM's share of a GPU's ``memory`` (bytes), in hundredths: all that the trainer's part of ``weights`` and ``moments`` (bytes,
+    divided over ``gpus``) leaves while vLLM samples. verl's default where that is too little for any job."""
+    if (chosen := given.get(UTILIZATION)) is not None:
+        return float(chosen)
+    kept = sum(_lasting(weights, moments, gpus, given).values())
+    least, most = SHARES
+    share = math.floor(100 * (USABLE - (kept + ASLEEP) / memory)) / 100
+    return min(share, most) if share >= least else 0.5
 
 
 def tensor_parallel(parameters: int, each: int, share: float) -> int:
@@ -198,10 +214,12 @@ def layout(sizes: JobSizes, settings: VerlSettings, gpus: Gpus) -> Layout:
         )
     given = dict(leaves(settings.explicit))
     memory, each = gpus.device.memory, min(gpus.count, GPUS_OF_A_NODE)
-    share = int(memory * float(given.get(UTILIZATION, 0.5)))
+    training, tokens = _training(sizes, given), _tokens(sizes, given)
+    weights = (sizes.shape.parameters + (training.adapters or 0)) * FLOAT32  # also those below adapters
+    share_of_gpu = utilization(weights, training.moments, gpus.count, memory, given)
+    share = int(memory * share_of_gpu)
     parallel = int(given.get(TENSOR_PARALLEL) or tensor_parallel(sizes.shape.parameters, each, share))
     engines = max(1, gpus.count // parallel)
-    training, tokens = _training(sizes, given), _tokens(sizes, given)
     sampled = BFLOAT16 * sizes.shape.parameters
     # vLLM divides the heads of keys and values over the GPUs of an engine.
     cache = parallel * (share - COMPUTING) - sampled
@@ -219,13 +237,13 @@ def layout(sizes: JobSizes, settings: VerlSettings, gpus: Gpus) -> Layout:
             ),
             Phase(
                 "sampling",
-                {**_lasting(training, gpus.count, given), "vLLM": share},
+                {**_lasting(weights, training.moments, gpus.count, given), "vLLM": share},
                 gpus.device.usable,
             ),
             Phase(
                 "training",
                 {
-                    **_lasting(training, gpus.count, {}),
+                    **_lasting(weights, training.moments, gpus.count, {}),
                     "gradients": training.gradients // gpus.count,
                     **_reference(sizes, gpus.count),
                     "gathered weights": _gathered(training),
@@ -246,19 +264,20 @@ def layout(sizes: JobSizes, settings: VerlSettings, gpus: Gpus) -> Layout:
         checkpointing=training.checkpointing,
         settings={
             f"backbone.verl.{TENSOR_PARALLEL}": str(parallel),
-            f"backbone.verl.{UTILIZATION}": str(given.get(UTILIZATION, 0.5)),
+            f"backbone.verl.{UTILIZATION}": str(share_of_gpu),
             f"backbone.verl.{MICRO_BATCH}": str(tokens * _ranks(given)),
         },
     )
 
 
 def alternatives(settings: VerlSettings) -> Sequence[Mapping[str, object]]:
-    """See `ajet.Backbone.alternatives`."""
+    """See `ajet.Backbone.alternatives`: a share that the user has set may be in the way of a better one."""
+    given = [key for key, value in leaves(settings.explicit) if key == UTILIZATION and value is not None]
     return [
+        *({f"backbone.verl.{key}": None} for key in given),
         *({f"backbone.verl.{TENSOR_PARALLEL}": gpus} for gpus in (2, 4, 8)),
         {f"backbone.verl.{OFFLOAD[1]}": True},
         {f"backbone.verl.{key}": True for key in OFFLOAD},
-        *({f"backbone.verl.{UTILIZATION}": share} for share in (0.3, 0.7, 0.8)),
         *({f"backbone.verl.{SHARING}": ranks} for ranks in (2, 4, 8)),
     ]
 
@@ -287,11 +306,9 @@ def _tokens(sizes: JobSizes, given: Mapping[str, Any]) -> int:
     )
 
 
-def _lasting(training: Training, gpus: int, given: Mapping[str, Any]) -> dict[str, int]:
-    """What a GPU keeps from step to step, unless ``given`` moves it to the CPU. All weights are float32, also those below
-    adapters."""
-    weights = (training.shape.parameters + (training.adapters or 0)) * FLOAT32
-    parts = {OFFLOAD[0]: ("weights", weights), OFFLOAD[1]: ("AdamW", training.moments)}
+def _lasting(weights: int, moments: int, gpus: int, given: Mapping[str, Any]) -> dict[str, int]:
+    """What a GPU keeps of these bytes from step to step, unless ``given`` moves it to the CPU."""
+    parts = {OFFLOAD[0]: ("weights", weights), OFFLOAD[1]: ("AdamW", moments)}
     return {name: size // gpus for key, (name, size) in parts.items() if not given.get(key)}
 
 

@@ -98,8 +98,9 @@ class Cluster:
         self.said: list[str] = []
         self.failed: list[str] = []
         client = FullyAsyncLLMServerClient(config, self.balancer)
+        self.client = Servers(client, self.said.append, self.failed.append)
         self.engine = VerlEngine(
-            Servers(client, self.said.append, self.failed.append),
+            self.client,
             Calculator().tokenizer(0)[0],
             "qwen3",
             64,
@@ -131,9 +132,15 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> bool:
 
 
 async def resumed() -> dict[str, Any]:
-    """Two calls, of which the first is aborted and continued."""
+    """Two calls of an episode, of which the first is aborted and continued; and how many episodes the load balancer counts."""
     cluster = Cluster("one", mode="colocate_async", full_determinism=True)
     answers = [await cluster.ask("e", number) for number in range(2)]
+    counted = await cluster.inflight()
+    cluster.client.let_go("e")
+
+    async def released() -> bool:
+        return await cluster.inflight() == 0
+
     found = [
         {
             "tokens": a.token_ids.tolist(),
@@ -144,7 +151,7 @@ async def resumed() -> dict[str, Any]:
         }
         for a in answers
     ]
-    return {"answers": found, "seen": await cluster.asked()}
+    return {"answers": found, "seen": await cluster.asked(), "counted": [counted, await until(released)]}
 
 
 async def seeds() -> dict[str, Any]:
@@ -177,6 +184,7 @@ async def cancelled() -> dict[str, Any]:
     begun = await until(runs)
     call.cancel()
     await asyncio.wait([call])
+    cluster.client.let_go("e")
     return {"begun": begun, "stopped": await until(stopped), "released": await until(released)}
 
 

@@ -59,6 +59,10 @@ def test_a_call_has_a_seed_only_with_verls_full_determinism(found: dict[str, Any
     assert found["seeds"]["deterministic"]["seed"] == 7
 
 
+def test_the_load_balancer_is_asked_once_for_all_calls_of_an_episode(found: dict[str, Any]) -> None:
+    assert found["resumed"]["counted"] == [1, True], "while the episode runs, and when it has ended"
+
+
 def test_a_cancelled_call_is_cancelled_in_its_server(found: dict[str, Any]) -> None:
     assert found["cancelled"] == {"begun": True, "stopped": True, "released": True}
 

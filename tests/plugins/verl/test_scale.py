@@ -87,7 +87,7 @@ def test_logprobs_of_vllm_are_corrected_on_gpus_alone(
 
 @pytest.mark.parametrize(
     ("name", "memory", "gpus"),
-    [("qwen3-8b", 80, 1), ("qwen3-8b", 40, 2), ("qwen3-32b", 80, 4), ("qwen3-30b-a3b", 80, 4)],
+    [("qwen3-8b", 80, 1), ("qwen3-8b", 40, 2), ("qwen3-32b", 80, 8), ("qwen3-30b-a3b", 80, 4)],
 )
 def test_a_model_is_split_until_its_weights_leave_room_for_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, memory: int, gpus: int
@@ -98,6 +98,32 @@ def test_a_model_is_split_until_its_weights_leave_room_for_the_cache(
 
 def test_a_model_is_not_split_over_more_gpus_than_a_node_has(tmp_path: Path) -> None:
     assert parallel(prepared(tmp_path, "qwen3-32b", verl={"trainer": {"n_gpus_per_node": 2}})[1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "settings", "share"),
+    [
+        ("qwen3-8b", 8, {}, 0.75),
+        ("qwen3-4b", 1, {}, 0.33),
+        ("qwen3-0.6b", 8, {}, 0.85),
+        ("qwen3-8b", 1, {}, 0.5),  # it does not fit in any case
+        ("qwen3-8b", 1, {"param_offload": True, "optimizer_offload": True}, 0.85),
+    ],
+)
+def test_vllm_gets_what_weights_and_optimizer_leave_of_a_gpu(
+    tmp_path: Path, name: str, gpus: int, settings: dict[str, Any], share: float
+) -> None:
+    verl = {
+        "trainer": {"n_gpus_per_node": gpus},
+        "actor_rollout_ref": {"actor": {"fsdp_config": settings}},
+    }
+    job, found = prepared(tmp_path, name, verl=verl)
+    assert received(job, found).actor_rollout_ref.rollout.gpu_memory_utilization == share
+
+
+def test_servers_on_their_own_gpus_get_nearly_all_of_them(tmp_path: Path) -> None:
+    apart = {"mode": "separate_async", "actor_rollout_ref": {"rollout": {"nnodes": 1, "n_gpus_per_node": 4}}}
+    assert received(*prepared(tmp_path, verl=apart)).actor_rollout_ref.rollout.gpu_memory_utilization == 0.85
 
 
 def test_what_the_user_sets_stays(tmp_path: Path) -> None:

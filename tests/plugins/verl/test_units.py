@@ -36,6 +36,7 @@ class Outside:
 
     rows: dict[str, GroupRows] = field(default_factory=dict)
     lines: dict[str, Sequence[JournalLine]] = field(default_factory=dict)
+    ended: list[str] = field(default_factory=list)
 
     async def put(self, rows: GroupRows, step: int) -> None:
         assert step == 3
@@ -79,7 +80,12 @@ def with_units(
     async def whole() -> None:
         async with open_runtime(job, engine=engine) as runtime, asyncio.timeout(PATIENCE):
             units = Units(
-                runtime, row_limit=row_limit, excused=lambda: 0.0, hold=outside.hold, put=outside.put
+                runtime,
+                row_limit=row_limit,
+                excused=lambda: 0.0,
+                let_go=outside.ended.append,
+                hold=outside.hold,
+                put=outside.put,
             )
             await main(units, job, outside)
 
@@ -131,6 +137,7 @@ def test_a_group_is_judged_as_a_whole_and_only_numbers_come_back(tmp_path: Path)
         (m.id, m.reward, 3) for m in ended.members
     ]
     assert lines[2]["attempt"] == 1, "it was tried again"
+    assert sorted(outside.ended) == sorted([*(m.id for m in ended.members), ended.members[2].id])
 
 
 def test_too_long_rows_are_dropped_and_a_group_without_rows_says_why(tmp_path: Path) -> None:
