@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from ajet.interfaces.base import Plugin
@@ -74,6 +76,10 @@ class SharedEngine(Engine, Protocol):
         """Take the memory back if the engine sleeps, load torch tensors by the names of the model's checkpoint, drop what was
         cached under other weights, and sample under this version, which it returns. Raises AjetError for weights that do not
         fit."""
+        ...
+
+    async def load_adapters(self, folder: Path, version: int) -> int:
+        """The same with LoRA adapters: ``folder`` has one of each adapter's name, in peft's layout."""
         ...
 
 
@@ -146,11 +152,20 @@ class EnginePlugin(Plugin):
         """The engine for a model (folder, Hugging Face id or recipe); `start` is called later."""
 
     def build_shared(
-        self, model: str, seed: int, progress: Progress, *, dtype: str, cache: int, context: int
+        self,
+        model: str,
+        seed: int,
+        progress: Progress,
+        *,
+        dtype: str,
+        cache: int,
+        context: int,
+        ranks: Mapping[str, int] = MappingProxyType({}),
     ) -> SharedEngine:
         """The engine for a model folder whose weights a trainer in this process changes, on the same device. It computes in
-        ``dtype`` (float32, bfloat16) and has ``cache`` bytes for keys and values, of contexts of ``context`` tokens. Raises
-        ConfigError if the engine cannot do that."""
+        ``dtype`` (float32, bfloat16) and has ``cache`` bytes for keys and values, of contexts of ``context`` tokens. With
+        ``ranks``, it gets LoRA adapters of these names and ranks, and the model's own weights stay. Raises ConfigError if the
+        engine cannot do that."""
         raise ConfigError(
             f"the engine {self.name!r} does not sample from weights in training; local and vllm do."
         )

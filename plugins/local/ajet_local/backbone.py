@@ -46,6 +46,8 @@ VLLM = "vllm"
 """The engine that samples faster on a GPU, in processes of its own."""
 VLLM_REQUESTS = 256
 """Requests that it samples together by default."""
+VLLM_RANK = 512
+"""The largest rank of an adapter that it computes."""
 VLLM_PASS_SECONDS = (0.0, 0.05e-3)
 """Time of a layer besides its computation: vLLM starts its kernels from CUDA graphs."""
 PASS_SECONDS = (0.25e-3, 0.75e-3)
@@ -197,7 +199,7 @@ class Local(OnDevice, Backbone):
     engine: str = Field(
         "auto",
         description="What samples in training: local, in this process, or vllm, which sleeps on the same GPU during updates. "
-        "auto: vllm where it and CUDA are installed and all weights are trained, else local.",
+        "auto: vllm where it and CUDA are installed, else local.",
     )
     optimizer: Literal["adamw", "adamw_8bit"] = Field(
         "adamw",
@@ -250,7 +252,7 @@ class Local(OnDevice, Backbone):
         if self.engine != "auto":
             job.plugins.get(EnginePlugin, self.engine, "backbone.local.engine")  # raises if there is none
         name = self._engine_name(
-            adapters=any(target.lora for target in job.targets),
+            ranks=[target.lora.rank for target in job.targets if target.lora],
             asynchronous=config.train.asynchronous,
             deterministic=config.run.deterministic,
             images=lambda: reads_images(_base(self.source(job.model, config.run.seed, job.progress))),
@@ -272,19 +274,23 @@ class Local(OnDevice, Backbone):
             adapters={target.name: target.lora for target in job.targets if target.lora},
             trained=[target.name for target in job.targets if target.trained],
             shared=shared,
+            episodes=config.rollout.concurrency,
+            context=config.rollout.context_length,
         )
         return train_job(job, trainer)
 
     def _engine_name(
-        self, *, adapters: bool, asynchronous: bool, deterministic: bool, images: Callable[[], bool]
+        self, *, ranks: Sequence[int], asynchronous: bool, deterministic: bool, images: Callable[[], bool]
     ) -> str:
-        """The engine of a job; ``images`` tells whether its model reads them. Raises ConfigError if the job names one that cannot
-        sample for it."""
+        """The engine of a job whose adapters have these ``ranks``; ``images`` tells whether its model reads them. Raises ConfigError
+        if the job names one that cannot sample for it."""
         name = self.engine if self.engine != "auto" else VLLM if self._has_vllm() else self.name
         if name == self.name:
             return name
         reasons = {
-            "it does not serve adapters that are trained": adapters,
+            "its weights do not have the 4 bits that backbone.local.quantize asks for": self.quantize
+            is not None,
+            f"it computes adapters of a rank of at most {VLLM_RANK}": max(ranks, default=0) > VLLM_RANK,
             "it sleeps during updates, in which an asynchronous run samples": asynchronous,
             "its samples do not repeat bit for bit, which run.deterministic asks for": deterministic,
         }
@@ -317,9 +323,11 @@ class Local(OnDevice, Backbone):
         adapters: Mapping[str, LoraSettings] = MappingProxyType({}),
         trained: Collection[str] | None = None,
         shared: EnginePlugin | None = None,
+        episodes: int | None = None,
+        context: int | None = None,
     ) -> Trainer:
         """A `LocalTrainer` over a model folder, a checkpoint, a Hugging Face id or the starter recipe. ``shared`` samples instead
-        of the local engine."""
+        of the local engine, for at most so many ``episodes`` at once, of at most ``context`` tokens each (None: unknown)."""
         import torch
 
         from ajet_local.modeling import copy_in
@@ -330,7 +338,15 @@ class Local(OnDevice, Backbone):
         names = adapters.keys() if trained is None else adapters.keys() & set(trained)
         keeps_first = train.reference is None and (train.kl > 0 or "reference" in needs)
         demand = self._within_memory(
-            source, train, adapters, names, progress, keeps_first=keeps_first, apart=shared is not None
+            source,
+            train,
+            adapters,
+            names,
+            progress,
+            keeps_first=keeps_first,
+            apart=shared is not None,
+            episodes=episodes,
+            context=context,
         )
         if deterministic:
             os.environ.setdefault(
@@ -362,14 +378,15 @@ class Local(OnDevice, Backbone):
         else:
             room = demand.cache // demand.shape.cached(1, compute.itemsize)
             started = shared.build_shared(
-                str(source),
+                str(_base(source)),
                 seed,
                 progress,
                 dtype=str(compute).removeprefix("torch."),
                 cache=demand.cache,
-                context=min(demand.shape.context, room),
+                context=min(context or room, demand.shape.context, room),
+                ranks={name: lora.rank for name, lora in adapters.items()},
             )
-            engine = SharedSampler(started, network, compute)
+            engine = SharedSampler(started, network, compute, trained_adapters)
         return LocalTrainer(
             network,
             tokenizer,
@@ -406,6 +423,8 @@ class Local(OnDevice, Backbone):
         *,
         keeps_first: bool,
         apart: bool = False,
+        episodes: int | None = None,
+        context: int | None = None,
     ) -> Demand:
         """The job's demand, with a micro-batch, a cache and checkpointing that fit into memory. Raises ConfigError if it does
         not fit."""
@@ -425,9 +444,10 @@ class Local(OnDevice, Backbone):
             quantized=self.quantize is not None,
         )
         program = resident() if self.memory_limit and device.type == "cpu" else 0
-        demand = self._fitted(
-            self._demand(sizes, compute.itemsize, program, apart=apart), limit, shared=device.type != "cuda"
-        )
+        demand = self._demand(sizes, compute.itemsize, program, apart=apart)
+        if episodes is not None:
+            demand = replace(demand, cached=episodes * min(context or shape.context, shape.context))
+        demand = self._fitted(demand, limit, shared=device.type != "cuda")
         if demand.total > limit:
             raise refuse(demand, limit, "memory_limit" if self.memory_limit else f"free on {device}")
         if demand.tokens < MOST_TOKENS or self.memory_limit:
@@ -457,13 +477,14 @@ class Local(OnDevice, Backbone):
         number = FLOAT32 if self.dtype == "float32" else BFLOAT16
         limit = parse_size(self.memory_limit) if self.memory_limit else gpus.device.usable
         name = self._engine_name(
-            adapters=bool(sizes.adapters),
+            ranks=(),  # the plan knows only their sizes
             asynchronous=sizes.asynchronous,
             deterministic=False,
             images=lambda: False,  # there is no estimate for models that read them
         )
         apart = name != self.name
-        demand = self._fitted(self._demand(sizes, number, apart=apart), limit, shared=False)
+        demand = replace(self._demand(sizes, number, apart=apart), cached=sizes.concurrency * sizes.context)
+        demand = self._fitted(demand, limit, shared=False)
         return Layout(
             gpus=1,
             phases=tuple(Phase(title, parts, limit) for title, parts in demand.phases.items()),
@@ -549,10 +570,21 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
         )
 
     def build_shared(
-        self, model: str, seed: int, progress: Progress, *, dtype: str, cache: int, context: int
+        self,
+        model: str,
+        seed: int,
+        progress: Progress,
+        *,
+        dtype: str,
+        cache: int,
+        context: int,
+        ranks: Mapping[str, int] = MappingProxyType({}),
     ) -> SharedEngine:
         """See `EnginePlugin.build_shared`."""
         import torch
+
+        if ranks:
+            raise ConfigError("the engine 'local' takes no adapters from a trainer elsewhere; vllm does.")
 
         source = self.source(model, seed, progress)
         loaded = self.load(source, seed, None, getattr(torch, dtype))

@@ -12,15 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ajet import ConfigError
-from ajet.backbones import FLOAT32, ModelSizes, Shape, Training
+from ajet.backbones import ASLEEP, FLOAT32, ModelSizes, Shape, Training
 from ajet_local.sizes import format_size
 
 MOST_TOKENS, FEWEST_TOKENS = 16384, 256
 """Bounds of a micro-batch's tokens if its size is chosen to fit. A longer sample is alone in one."""
 USEFUL_TOKENS = 1024
 """Smaller micro-batches use a GPU badly: gradient checkpointing is cheaper."""
-ASLEEP = 3 * (1 << 30) // 2
-"""Bytes that a sleeping engine keeps: CUDA's context and graphs."""
 COMPUTING = 2 * (1 << 30)
 """Bytes that an engine in its own process takes besides weights and cache while it samples."""
 LEAST_CACHED = 16384
@@ -43,6 +41,8 @@ class Demand:
     """Bytes that the process already uses."""
     apart: bool = False
     """Whether an engine in its own process samples, and sleeps during updates."""
+    cached: int | None = None
+    """Tokens that the job's episodes have at most at once, all that such an engine's cache is for; None: unknown."""
 
     @classmethod
     def of(cls, sizes: ModelSizes, number: int, program: int = 0, *, eight_bits: bool = False) -> Demand:
@@ -86,7 +86,8 @@ class Demand:
         }
         cache = {"the engine's cache": self.cache}
         if self.apart:
-            copied = {"the engine's weights": self.shape.parameters * of.number, "its passes": COMPUTING}
+            weights = (self.shape.parameters + (of.adapters or 0)) * of.number
+            copied = {"the engine's weights": weights, "its passes": COMPUTING}
             phases = {
                 "sampling": {**lasting, **copied, **cache},
                 "training": {**lasting, **updating, "the sleeping engine": ASLEEP},
@@ -167,11 +168,14 @@ def _sized(demand: Demand, limit: int, given: Given, fewest: int, most_cache: in
 
 
 def _sized_apart(demand: Demand, limit: int, given: Given, fewest: int) -> Demand:
-    """The largest micro-batch beside a sleeping engine, and the cache that sampling leaves room for."""
+    """The largest micro-batch beside a sleeping engine, and the cache that sampling leaves room for, at most what the episodes
+    use."""
     cache = given.cache
     if cache is None:
         sampling = sum(replace(demand, cache=0).phases["sampling"].values())
         cache = max(limit - sampling, demand.least_cache)
+        if demand.cached is not None:
+            cache = min(cache, demand.shape.cached(demand.cached, demand.training.number))
     for size in (given.tokens,) if given.tokens else _sizes(fewest):
         sized = replace(demand, tokens=size, cache=cache)
         if sum(sized.phases["training"].values()) <= limit:

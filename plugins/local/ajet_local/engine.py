@@ -11,6 +11,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,13 @@ class LocalEngine:
         with torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(source[name])
+        self.version = version
+        return version
+
+    async def load_adapters(self, folder: Path, version: int) -> int:
+        """Restore the adapters from their folders, and sample under this version. Raises AjetError for adapters that do not fit."""
+        for name in self.adapters:
+            self._adapters.restore(name, folder / name)
         self.version = version
         return version
 

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ajet.backbones import Float32, GenerateRequest, Generation, GenerationDelta, Int32
 from ajet.interfaces.engine import SharedEngine
 
+if TYPE_CHECKING:
+    from ajet_lora.adapters import Adapters
+
 
 class SharedSampler:
     """`ajet.interfaces.engine.Engine` over a `SharedEngine` and the model in training, whose weights it gets in ``dtype``.
 
     The engine sleeps from `sleep` to `renew`: the trainer has the device's memory meanwhile. It starts with the weights of
-    a file, so `start` renews them if ``version`` says that a checkpoint has been restored.
+    a file, so `start` renews them if ``version`` says that a checkpoint has been restored. With ``lora``, the adapters in
+    training, it gets only these, and always from here.
     """
 
-    adapters: tuple[str, ...] = ()
-
-    def __init__(self, engine: SharedEngine, model: Any, dtype: torch.dtype) -> None:
+    def __init__(
+        self, engine: SharedEngine, model: Any, dtype: torch.dtype, lora: Adapters | None = None
+    ) -> None:
         self.model = model
+        self.adapters: tuple[str, ...] = lora.names if lora else ()
         self.version = 0
         """Weight version of new tokens."""
         self.tokenizer = engine.tokenizer
@@ -30,13 +37,14 @@ class SharedSampler:
         self.context_length = engine.context_length
         self._engine = engine
         self._dtype = dtype
+        self._lora = lora
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
         """Start the engine. Raises what its `start` raises."""
         self._loop = asyncio.get_running_loop()
         await self._engine.start()
-        if self.version:
+        if self.version or self._lora:
             await self._load(self.version)
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -69,8 +77,19 @@ class SharedSampler:
         return self.version
 
     async def _load(self, version: int) -> None:
-        weights = await asyncio.to_thread(self._weights)
-        await self._engine.load_weights(weights, version)
+        if self._lora is None:
+            weights = await asyncio.to_thread(self._weights)
+            await self._engine.load_weights(weights, version)
+            return
+        with tempfile.TemporaryDirectory(prefix="ajet-adapters-") as folder:
+            await asyncio.to_thread(self._write, Path(folder), self._lora)
+            await self._engine.load_adapters(Path(folder), version)
+
+    def _write(self, folder: Path, lora: Adapters) -> None:
+        for name in lora.names:
+            lora.save(name, folder / name)
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()  # what the update used is the engine's now
 
     def _weights(self) -> Mapping[str, torch.Tensor]:
         """The weights in the memory of the CPU, as the engine's memory is taken again after they are copied."""

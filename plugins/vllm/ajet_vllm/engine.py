@@ -22,6 +22,7 @@ import numpy as np
 from vllm import SamplingParams
 from vllm.exceptions import VLLMClientError
 from vllm.inputs import TokensPrompt, tokens_input
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -48,17 +49,23 @@ SHUTDOWN_SECONDS = 20.0
 
 class VLLMEngine:
     """See the module. ``config`` is vLLM's `VllmConfig`; ``version`` is the weight version of new tokens; ``vision`` is how the
-    model sees images, None if it reads only text."""
+    model sees images, None if it reads only text; ``adapters`` are those that `load_adapters` gives it."""
 
-    def __init__(self, config: Any, tokenizer: Any, model_type: str, vision: Vision | None = None) -> None:
+    def __init__(
+        self,
+        config: Any,
+        tokenizer: Any,
+        model_type: str,
+        vision: Vision | None = None,
+        adapters: Sequence[str] = (),
+    ) -> None:
         self.config = config
         self.vision = vision
         self.tokenizer = tokenizer
         self.model_type = model_type
         self.context_length: int = config.model_config.max_model_len
         self.version = 0
-        self.adapters: tuple[str, ...] = ()
-        """Always empty: export a merged model and serve that."""
+        self.adapters = tuple(adapters)
         self._vocabulary: int = config.model_config.get_vocab_size()
         self._llm: AsyncLLM | None = None
         self._shapes: checkpoint.Shapes = {}
@@ -143,10 +150,7 @@ class VLLMEngine:
         self, request: GenerateRequest, kind: RequestOutputKind
     ) -> AsyncGenerator[GenerationDelta, None]:
         sampling = request.sampling
-        if request.adapter is not None:
-            raise ValueError(
-                f"adapter {request.adapter!r}: this engine serves no adapters. Export a merged model and serve that."
-            )
+        lora = self._lora(request.adapter)
         limit = room_for(request, self.context_length, self._vocabulary)
         stop = [text for text in sampling.stop if text]
         params = dict(
@@ -165,7 +169,7 @@ class VLLMEngine:
         async with self._call() as llm:
             version = self.version
             async with aclosing(
-                self._outputs(llm, request.prompt_ids, params, request.key, request.images)
+                self._outputs(llm, request.prompt_ids, params, request.key, request.images, lora)
             ) as outputs:
                 async for output in outputs:
                     answer = output.outputs[0]
@@ -215,6 +219,7 @@ class VLLMEngine:
         params: dict[str, Any],
         key: tuple[str, int],
         images: Sequence[Image] = (),
+        lora: LoRARequest | None = None,
     ) -> AsyncGenerator[Any, None]:
         """vLLM's outputs for a prompt. Raises ValueError for parameters that vLLM refuses, AjetError if it expands ``images`` to
         other tokens than those of the prompt."""
@@ -232,7 +237,8 @@ class VLLMEngine:
             expanded = self.vision.plain(prompt_ids.tolist())
         try:
             sampling = SamplingParams(**params, logprobs=0, flat_logprobs=True, ignore_eos=True)
-            async with aclosing(llm.generate(prompt, sampling, f"{key[0]}/{key[1]}")) as outputs:
+            generating = llm.generate(prompt, sampling, f"{key[0]}/{key[1]}", lora_request=lora)
+            async with aclosing(generating) as outputs:
                 async for output in outputs:
                     if expanded and output.prompt_token_ids and output.prompt_token_ids != expanded:
                         raise AjetError(
@@ -293,7 +299,11 @@ class VLLMEngine:
                 try:
                     if self._asleep:
                         await llm.wake_up(["weights"])
-                    await llm.collective_rpc("ajet_load_weights", args=(str(folder),))
+                    if self.adapters:
+                        for name in self.adapters:
+                            await llm.add_lora(self._lora(name, folder))
+                    else:
+                        await llm.collective_rpc("ajet_load_weights", args=(str(folder),))
                     if self._asleep:
                         await llm.wake_up(["kv_cache"])
                         self._asleep = False
@@ -310,15 +320,35 @@ class VLLMEngine:
                 self._loaded.set()
         return self.version
 
+    async def load_adapters(self, folder: Path, version: int) -> int:
+        """See `ajet.interfaces.engine.SharedEngine.load_adapters`. Calls in progress finish first; new ones wait. Raises
+        `AjetError` for adapters that do not fit."""
+        return await self._load(folder, version)
+
+    def _lora(self, name: str | None, folder: Path | None = None) -> LoRARequest | None:
+        """How vLLM names an adapter, None for the model without one; with ``folder``, to load it in the place of what it has. Raises
+        ValueError for an unknown name."""
+        if name is None:
+            return None
+        if name not in self.adapters:
+            raise ValueError(
+                f"adapter {name!r}: this engine has only those of a trainer beside it ({', '.join(self.adapters) or 'none'}). "
+                "Export a merged model and serve that."
+            )
+        # vLLM reads the path only to load; a name stands in for it afterwards, as the files are gone.
+        path, number = str(folder / name) if folder else name, self.adapters.index(name) + 1
+        return LoRARequest(name, number, path, load_inplace=folder is not None)
+
     async def sleep(self) -> None:
         """See `ajet.interfaces.engine.SharedEngine.sleep`. It frees memory if vLLM was started for that (on CUDA): new weights follow,
-        so neither the old ones nor the caches are kept. Raises AjetError if vLLM fails."""
+        so neither the old ones nor the caches are kept; below adapters, the weights wait in the CPU's memory. Raises AjetError if
+        vLLM fails."""
         async with self._loading:
             self._loaded.clear()
             await self._idle.wait()
             if self._frees and not self._asleep:
                 try:
-                    await self._running().sleep(level=2)
+                    await self._running().sleep(level=1 if self.adapters else 2)
                 except Exception as error:
                     raise AjetError(
                         f"engine vllm: it did not free its memory for the update: {error}"

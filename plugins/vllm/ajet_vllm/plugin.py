@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
@@ -23,6 +24,8 @@ CPU_KV_CACHE_GIB = 2.0
 REQUESTS, PASS_TOKENS = 256, 8192
 """Requests that are sampled together, and tokens of a pass on a GPU. vLLM's own defaults for an engine without a server are
 a half and a quarter of these."""
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks of adapters that vLLM makes room for."""
 OURS = {
     "logprobs_mode": "AgentJet's logprobs are computed from raw ones",
     "worker_extension_cls": "AgentJet's logprobs are computed there",
@@ -36,6 +39,7 @@ OURS = {
     "kv_cache_memory_bytes": "set `kv_cache_gib` of the plugin",
     "seed": "it is the job's seed",
     "enable_sleep_mode": "an engine beside a trainer sleeps",
+    "enable_lora": "an engine beside a trainer gets the job's adapters",
 }
 """Options of vLLM that the user cannot set, and why or what to set instead."""
 
@@ -91,7 +95,15 @@ class VLLMEnginePlugin(EnginePlugin):
         return self._build(model, seed, progress, {})
 
     def build_shared(
-        self, model: str, seed: int, progress: Progress, *, dtype: str, cache: int, context: int
+        self,
+        model: str,
+        seed: int,
+        progress: Progress,
+        *,
+        dtype: str,
+        cache: int,
+        context: int,
+        ranks: Mapping[str, int] = MappingProxyType({}),
     ) -> VLLMEngine:
         """See `EnginePlugin.build_shared`. On a GPU, vLLM frees weights and cache while it sleeps; its CPU build only pauses."""
         arguments: dict[str, Any] = {
@@ -99,15 +111,23 @@ class VLLMEnginePlugin(EnginePlugin):
             "kv_cache_memory_bytes": cache,
             "max_model_len": context,
         }
+        if ranks:
+            arguments |= {
+                "enable_lora": True,
+                "max_loras": len(ranks),
+                "max_lora_rank": next(room for room in RANKS if room >= max(ranks.values())),
+            }
         import torch
 
         if torch.cuda.is_available():
             free, total = torch.cuda.mem_get_info()
             # vLLM starts only if this share is free. With a given cache, it has no other effect.
             arguments |= {"enable_sleep_mode": True, "gpu_memory_utilization": 0.9 * free / total}
-        return self._build(model, seed, progress, arguments)
+        return self._build(model, seed, progress, arguments, tuple(ranks))
 
-    def _build(self, model: str, seed: int, progress: Progress, more: Mapping[str, Any]) -> VLLMEngine:
+    def _build(
+        self, model: str, seed: int, progress: Progress, more: Mapping[str, Any], adapters: Sequence[str] = ()
+    ) -> VLLMEngine:
         build = installed()
         if build is None:
             raise AjetError(
@@ -162,7 +182,7 @@ class VLLMEnginePlugin(EnginePlugin):
 
             processor = cached_processor_from_config(config.model_config)
             vision = Vision(processor) if hasattr(processor, "image_token") else None
-        return VLLMEngine(config, tokenizer, model_type, vision)
+        return VLLMEngine(config, tokenizer, model_type, vision, adapters)
 
     def tokenizer(self, model: str, seed: int) -> tuple[Any, str]:
         """See `EnginePlugin.tokenizer`. Raises `AjetError` if there is no such model."""

@@ -369,6 +369,18 @@ def test_an_adapter_of_named_modules_goes_on_where_the_job_names_them(folder, tm
     assert same_values(weights(further, "saved"), weights(adapters, "solver"))
 
 
+def test_an_engine_elsewhere_gets_the_adapters_alone(folder, tmp_path):
+    learning, sampling = (from_folder(folder, "one", "two") for _ in range(2))
+    learning.update(batch(sample("one"), sample("two")))
+    for name in ("one", "two"):
+        learning.adapters.save(name, tmp_path / "sent" / name)
+    before = [weights(sampling.adapters, name) for name in ("one", "two")]
+    assert asyncio.run(sampling.engine.load_adapters(tmp_path / "sent", 3)) == sampling.engine.version == 3
+    for name, old in zip(("one", "two"), before, strict=True):
+        assert same(weights(sampling.adapters, name), weights(learning.adapters, name))
+        assert not same(weights(sampling.adapters, name), old)
+
+
 def test_export_merges_an_adapter_into_a_whole_model(folder, tmp_path):
     trainer = from_folder(folder, "solver", "critic")
     for _ in range(5):

@@ -208,6 +208,15 @@ def test_an_engine_that_sleeps_leaves_its_memory_to_the_update():
     assert "engine: local" in str(refuse(apart, limit // 4, "free"))
 
 
+def test_an_engine_that_sleeps_caches_no_more_than_the_episodes_have():
+    shape = read_shape("Qwen/Qwen3-0.6B")
+    limit = DEVICES["H100"].usable
+    small = replace(demand(shape, number=2), apart=True, cached=8 * 4096)
+    assert fitted(small, limit, shared=False).cache == shape.cached(8 * 4096, 2)
+    unknown = fitted(replace(small, cached=None), limit, shared=False)
+    assert fitted(replace(small, cached=1 << 30), limit, shared=False).cache == unknown.cache > 50 * GiB
+
+
 def test_a_cache_stays_a_quarter_where_there_is_room_for_it():
     assert fitted(demand(QWEN), 64 * GiB).cache == 16 * GiB
 

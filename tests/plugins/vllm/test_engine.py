@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -182,6 +183,14 @@ def test_it_waits_while_it_sleeps_and_then_has_the_new_weights(running, reset, c
         got = await waiting
         assert got.weight_versions.tolist() == [5] * 12
         assert got.token_ids.tolist() == greedy_of(second, PROMPT, 12)
+
+    running(scenario)
+
+
+def test_without_a_trainer_it_has_no_adapters(running):
+    async def scenario(engine):
+        with pytest.raises(ValueError, match="adapter 'solver': this engine has only those of a trainer"):
+            await engine.generate(replace(request(), adapter="solver"))
 
     running(scenario)
 

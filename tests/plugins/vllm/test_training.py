@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,16 @@ async def guess(task: ajet.Task) -> str:
     return made.choices[0].message.content or ""
 
 
+async def discuss(task: ajet.Task) -> str:
+    """A call of each of three agents, each with an adapter of its own."""
+    client = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
+    said = [
+        await client.chat.completions.create(model=name, messages=[{"role": "user", "content": task.query}])
+        for name in ("solver", "critic", "frozen")
+    ]
+    return "".join(answer.choices[0].message.content or "" for answer in said)
+
+
 def judge(task: ajet.Task, output: ajet.WorkflowOutput) -> float:
     """Any reward that differs between answers."""
     return float(sum(map(ord, output.response)) % 7)
@@ -53,10 +64,10 @@ def judge(task: ajet.Task, output: ajet.WorkflowOutput) -> float:
 
 SCRIPT = """
 import sys
-from test_training import SETTINGS, trained
+import test_training
 
 print("the script runs")
-print(trained(sys.argv[1], sys.argv[2], steps=3, set={**SETTINGS, "train.learning_rate": 0.01}).dir)
+print(test_training.{}(sys.argv[1], sys.argv[2], steps=3).dir)
 """
 """A user's script, without ``if __name__ == "__main__"``."""
 
@@ -64,7 +75,7 @@ print(trained(sys.argv[1], sys.argv[2], steps=3, set={**SETTINGS, "train.learnin
 def trained(model: Path, runs: Path, **more: Any) -> ajet.Run:
     """A run on two tasks with vLLM as the engine."""
     return ajet.run(
-        workflow=guess,
+        workflow=more.pop("workflow", guess),
         tasks=[{"id": name, "query": name} for name in ("a", "b")],
         judge=judge,
         model=str(model),
@@ -75,11 +86,29 @@ def trained(model: Path, runs: Path, **more: Any) -> ajet.Run:
     )
 
 
+def learns(model: Path, runs: Path, **more: Any) -> ajet.Run:
+    """A run in which all weights learn so fast that each version answers differently."""
+    return trained(model, runs, set={**SETTINGS, "train.learning_rate": 0.01}, **more)
+
+
+def adapters_learn(model: Path, runs: Path, **more: Any) -> ajet.Run:
+    """The same with the adapters of two of three agents, of which one covers other layers than the others."""
+    adapters = {
+        "targets.solver.lora": {"rank": 4},
+        "targets.critic.lora": {"rank": 12, "modules": ["q_proj", "down_proj"]},
+        "targets.frozen.lora.rank": 8,
+        "train.targets": ["solver", "critic"],
+        "train.learning_rate": 0.05,
+    }
+    return trained(model, runs, workflow=discuss, set={**SETTINGS, **adapters}, **more)
+
+
 @needs_vllm
+@pytest.mark.parametrize("how", [learns, adapters_learn])
 def test_each_step_samples_from_the_weights_of_the_step_before(
-    checkpoints: list[Path], tmp_path: Path
+    checkpoints: list[Path], tmp_path: Path, how: Callable[..., ajet.Run]
 ) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "script.py").write_text(SCRIPT.format(how.__name__))
     command = [sys.executable, str(tmp_path / "script.py"), str(checkpoints[0]), str(tmp_path)]
     here = {"PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run(command, env=os.environ | here, stdout=subprocess.PIPE, text=True)
@@ -110,7 +139,8 @@ def test_vllms_cpu_build_has_no_sleep_mode_of_its_own(checkpoints: list[Path]) -
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"targets.policy.lora.rank": 4}, "does not serve adapters"),
+        ({"targets.policy.lora.rank": 513}, "a rank of at most 512"),
+        ({"targets.policy.lora.rank": 4, "backbone.local.quantize": "4bit"}, "do not have the 4 bits"),
         ({"train.asynchronous": True}, "sleeps during updates"),
         ({"run.deterministic": True}, "do not repeat bit for bit"),
     ],
