@@ -78,6 +78,12 @@ def test_verl_divides_weights_over_all_gpus_and_shares_each_with_vllm(folder: Fo
         "backbone.verl.actor_rollout_ref.rollout.gpu_memory_utilization=0.5",
     )
     assert parts(shared, "sampling")["vLLM"] == 40 and eight["cache_tokens"] > 1.5 * shared["cache_tokens"]
+    out = folder.ajet("plan", *arguments, "--gpus", "8xH100").out
+    assert "note: a step has 8 episodes for each GPU" in out
+    assert (
+        f"episodes at once: 64; the cache of each of 8 engines has room for {eight['cache_tokens']:,} tokens"
+        in out
+    )
     key = "backbone.verl.actor_rollout_ref.actor.fsdp_config.optimizer_offload=true"
     away = planned(folder, *arguments, "--gpus", "8xH100", "--set", key)
     assert "AdamW" not in parts(away, "sampling") and "AdamW" in parts(away, "training")

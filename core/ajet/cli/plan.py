@@ -98,6 +98,8 @@ def page(found: Plan) -> Iterator[str]:
     yield ""
     yield f"{USABLE:.0%} of a GPU's memory is for the job; the rest is for CUDA and what its allocator cannot use."
     yield ""
+    each = "" if layout.engines == 1 else f" of each of {layout.engines} engines"
+    yield f"episodes at once: {layout.running}; the cache{each} has room for {found.cache_tokens:,} tokens"
     episode = f"episodes of {sizes.prompt} + {sizes.answer} tokens"
     yield f"speed, for a step of {sizes.episodes} {episode}, without the time of agents and judges:"
     yield table(

@@ -26,6 +26,8 @@ RANK = 16
 """Rank of the adapters that are tried."""
 FASTER = 1.1
 """A setting is shown if it makes a step this many times as fast."""
+FEW_EPISODES = 32
+"""Episodes of a step for each of several GPUs, below which the note is shown."""
 MOST_GPUS = 64
 MOST_PAIRS = 4
 """Of pairs of settings with which a job fits, so many are shown."""
@@ -56,6 +58,11 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
 
     @property
+    def cache_tokens(self) -> int:
+        """Tokens for which an engine's cache has room."""
+        return self.layout.cache // self.sizes.shape.cached(1, self.layout.number)
+
+    @property
     def bottleneck(self) -> str:
         """What limits the job: memory if it does not fit, else sampling or training."""
         return self.speed.bottleneck if self.layout.fits else "memory"
@@ -75,7 +82,8 @@ class Plan:
                 {"phase": p.name, "parts": dict(p.parts), "total": p.total, "limit": p.limit, "fits": p.fits}
                 for p in layout.phases
             ],
-            "cache_tokens": layout.cache // self.sizes.shape.cached(1, layout.number),
+            "concurrency": layout.running,
+            "cache_tokens": self.cache_tokens,
             "speed": {name: asdict(getattr(found, name)) for name in ranges} | {"at_once": found.at_once},
             "settings": dict(layout.settings),
             "suggestions": [asdict(suggestion) for suggestion in self.suggestions],
@@ -199,6 +207,8 @@ def _notes(found: Plan, asked: Question) -> Iterator[str]:
         yield (
             f"the backbone {found.backbone} uses {found.layout.gpus} of the {found.gpus.count} GPUs; --backbone verl uses all"
         )
+    if (each := found.sizes.episodes // found.layout.gpus) < FEW_EPISODES and found.layout.gpus > 1:
+        yield f"a step has {each} episodes for each GPU, which are too few to keep it busy: raise train.batch_size"
     if found.speed.at_once < min(found.layout.running, found.sizes.episodes) // found.layout.engines:
         yield (
             f"the cache has room for {found.speed.at_once} requests at once on each engine, of {found.layout.running} that run"

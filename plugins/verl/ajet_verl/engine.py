@@ -229,6 +229,7 @@ class VerlEngine:
             "skip_special_tokens": False,
             "detokenize": any(sampling.stop),
             "logprobs": True,
+            "flat_logprobs": True,  # vLLM then makes no object for each token
             **({"seed": sampling.seed} if self._seeded and sampling.seed is not None else {}),
         }
         tokens: list[int] = []

@@ -172,6 +172,8 @@ class RowTree:
 def adapters_of(tree: ComputedTree, numbers: Sequence[int], trained: Sequence[int]) -> np.ndarray:
     """The number of the adapter of each token that the model computes, int64[N]: that of the samples which contain it. ``numbers``
     and ``trained`` tokens are those of each sample."""
+    if len(set(numbers)) == 1:  # also of jobs without adapters
+        return np.full(len(tree.token_ids), numbers[0], np.int64)
     found = np.zeros(len(tree.token_ids), np.int64)
     found[tree.predicting] = np.repeat(numbers, trained)
     for token in range(len(found) - 1, 0, -1):  # each token has a larger index than its parent
