@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import importlib.metadata
+import os
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,6 +26,23 @@ def test_a_sound_environment_is_exit_code_0(folder: Folder, monkeypatch: pytest.
     assert {"python", "CPU", "torch", "transformers"} <= {
         line.split()[1] for line in outcome.out.splitlines()
     }
+
+
+def test_gpus_are_told_with_their_driver_and_too_little_shared_memory(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "plugins", lambda: [("ajet", "0.1.0", "")])
+    reported = "NVIDIA H100 80GB HBM3, 580.65.06"
+    folder.write("nvidia-smi", f"#!/bin/sh\necho '{reported}'\necho '{reported}'\n").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder.path}:{os.environ['PATH']}")
+    for gib, remedy in ((1, "docker run --shm-size=16g"), (16, "")):
+        monkeypatch.setattr("shutil.disk_usage", lambda place, gib=gib: SimpleNamespace(total=gib << 30))
+        outcome = folder.ajet("doctor")
+        assert outcome.code == 0
+        assert re.search(
+            r"^ok +GPU +2 × NVIDIA H100 80GB HBM3, driver 580\.65\.06$", outcome.out, re.MULTILINE
+        )
+        assert ("docker run --shm-size=16g" in outcome.out) == bool(remedy)
 
 
 def test_a_problem_is_told_with_its_fix_and_exit_code_1(
@@ -71,7 +90,8 @@ def test_with_verl_installed_what_it_needs_and_lacks_is_a_problem_and_another_ve
     lines = {line.split()[1]: line.split()[0] for line in outcome.out.split("\n\n")[0].splitlines()}
     assert lines["ray"] == "info" and lines["TransferQueue"] == "FIX" and lines["verl"] == "ok"
     without_verl_and_vllm["TransferQueue"] = "0.1.11"
-    assert folder.ajet("doctor").code == 0
+    outcome = folder.ajet("doctor")
+    assert outcome.code == 0 and "no flash_attn" in outcome.out and "no cupy" in outcome.out
     without_verl_and_vllm["verl"] = "0.10"
     assert folder.ajet("doctor").code == 1
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 LIBRARIES = ("renderers", "openai", "httpx", "httpx2", "torch", "transformers", "ray", "vllm", "verl")
 OLDEST = {"transformers": (5, 10)}
 """Versions below which something is known to break."""
+SHARED_MEMORY, LEAST_SHARED = "/dev/shm", 8
+"""Where processes of a machine share memory, and the GiB of it that a model of billions of weights needs."""
 PLUGIN_PREFIX = "ajet-plugin-"
 
 
@@ -140,14 +142,27 @@ def too_old(name: str, version: str) -> str:
 
 
 def machine() -> Iterator[Line]:
-    """Cores and memory."""
+    """Cores, memory and GPUs."""
     import os
+    import shutil
+    from collections import Counter
+
+    from ajet.cli.plan import reported_gpus
+    from ajet.types import Finding
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield "CPU cores", str(usable), ""
     if hasattr(os, "sysconf"):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         yield "memory", f"{memory / 2**30:.1f} GiB", ""
+    gpus = Counter(reported_gpus("name,driver_version"))
+    for line, count in gpus.items():
+        name, _, driver = line.rpartition(", ")
+        yield "GPU", f"{count} × {name}, driver {driver}", ""
+    if gpus and os.path.isdir(SHARED_MEMORY):
+        size = shutil.disk_usage(SHARED_MEMORY).total / 2**30
+        remedy = "new weights go to vLLM through it, else through the disk: docker run --shm-size=16g"
+        yield Finding(SHARED_MEMORY, f"{size:.1f} GiB", remedy if size < LEAST_SHARED else "", optional=True)
 
 
 def installed_version(name: str) -> str | None:

@@ -131,7 +131,7 @@ def _gpus(text: str | None) -> Gpus:
 
     if text is not None:
         return parse_gpus(text)
-    names = reported_gpus()
+    names = reported_gpus("name")
     device = named(names[0]) if names else None
     if device is None:
         seen = f"{names[0]} is not known here" if names else "this machine has none"
@@ -139,11 +139,11 @@ def _gpus(text: str | None) -> Gpus:
     return Gpus(len(names), device)
 
 
-def reported_gpus() -> list[str]:
-    """The names of this machine's GPUs as nvidia-smi reports them."""
+def reported_gpus(fields: str) -> list[str]:
+    """What nvidia-smi reports of each of this machine's GPUs."""
     import subprocess
 
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from ajet import Finding, Plugin, hookimpl
 from ajet_verl.cluster import Ray
 from ajet_verl.plugin import Verl
-from ajet_verl.versions import findings
+from ajet_verl.versions import findings, missing_on_gpus
 
 
 @hookimpl
@@ -20,5 +20,5 @@ def ajet_plugins() -> Iterable[type[Plugin]]:
 
 @hookimpl
 def ajet_doctor() -> Iterable[Finding]:
-    """Whether verl is installed, and the versions of what it needs."""
-    return findings()
+    """Whether verl is installed, the versions of what it needs, and what makes it faster on GPUs."""
+    return [*findings(), *missing_on_gpus()]

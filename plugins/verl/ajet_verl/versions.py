@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from ajet import Finding
 from ajet.backbones import Needed, Requirements
 
 NEEDED = (
@@ -16,3 +20,16 @@ NEEDED = (
 """The tested versions ran on a CPU (`make test-verl`). verl's own are those of its extra `vllm`, for GPUs."""
 REQUIREMENTS = Requirements("verl", NEEDED)
 check, findings = REQUIREMENTS.check, REQUIREMENTS.findings
+ON_GPUS = {
+    "flash_attn": "without it, rows are padded and torch attends: the wheel of flash-attn for your torch and CUDA",
+    "cupy": "only separate_async needs it: pip install 'verl[cupy-cu130]'",
+}
+"""Modules that verl uses on GPUs, and what is missing without them."""
+
+
+def missing_on_gpus() -> Iterator[Finding]:
+    """The modules of `ON_GPUS` that are not installed beside verl."""
+    if REQUIREMENTS.found()[0].version:
+        for module, remedy in ON_GPUS.items():
+            if not find_spec(module):
+                yield Finding("backbone verl", f"no {module}", remedy, optional=True)
