@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Line = tuple[str, str, str] | Finding
 
 LIBRARIES = ("renderers", "openai", "httpx", "httpx2", "torch", "transformers", "ray", "vllm", "verl")
-OLDEST = {"transformers": (5, 10)}
+OLDEST = {"transformers": (5, 9)}
 """Versions below which something is known to break."""
 SHARED_MEMORY, LEAST_SHARED = "/dev/shm", 8
 """Where processes of a machine share memory, and the GiB of it that a model of billions of weights needs."""
