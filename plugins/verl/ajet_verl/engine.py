@@ -122,7 +122,7 @@ class Servers:
         acquiring = self._of[episode]
         try:
             return await asyncio.shield(acquiring)
-        except RuntimeError as error:
+        except Exception as error:
             if self._of.get(episode) is acquiring:
                 del self._of[episode]
             if NONE_LEFT not in str(error):
