@@ -199,6 +199,8 @@ def test_a_job_file_lies_under_the_arguments_and_set_over_them(folder: Path, deb
         ({"learning_rate": 1e-4}, r"^learning_rate=: .* did you mean set=.'train.learning_rate': …."),
         ({"job": {"judge": "exact"}}, r"^job=: is a dict. Give a job file, or the keys of the job by set="),
         ({"tasks": {"query": "2+2?"}}, r"^tasks=: is one dict. Give a list of tasks"),
+        ({"reward_funcs": []}, r"^reward_funcs=: ajet.run has no such argument; did you mean 'judge'"),
+        ({"train_dataset": []}, r"^train_dataset=: ajet.run has no such argument; did you mean 'tasks'"),
         ({"stepz": 3}, r"^stepz=: ajet.run has no such argument; did you mean 'steps'"),
         ({"tasks": RECORDS * 2}, r"^tasks=: duplicate task id 'a'"),
         ({"steps": -1}, r"^steps=: input should be greater"),

@@ -289,10 +289,14 @@ def test_a_judge_that_breaks_its_contract_is_named_with_its_line(
 def test_a_reward_function_of_trl_is_refused_with_the_judge_that_calls_it(folder: Folder) -> None:
     folder.write("judge.py", JUDGES)
     outcome = folder.ajet("check", "job.yaml", "--workflow", "agent.py:clean", "--judge", "judge.py:of_trl")
-    assert (
-        outcome.code == 2
-        and "def judge(task, output): return reward(completions=[output.response]" in outcome.err
-    )
+    asked = "return reward(completions=[output.response], answer=[task.metadata['answer']])[0]. If it reads messages"
+    assert outcome.code == 2 and asked in outcome.err
+
+
+def test_a_group_size_that_a_run_refuses_is_said(folder: Folder) -> None:
+    assert "`ajet run` refuses this job" not in check(folder, "clean", "--first", "1")
+    page = check(folder, "clean", "--first", "1", "--set", "rollout.group_size=1")
+    assert "! `ajet run` refuses this job\n  -> rollout.group_size: the algorithm 'grpo' compares" in page
 
 
 def test_a_workflow_that_returns_none_is_blamed_where_its_judge_fails_for_it(folder: Folder) -> None:

@@ -36,6 +36,20 @@ def test_a_misspelt_key_is_an_error_with_the_nearest_name_and_its_source() -> No
     assert said.startswith("1: train.learning_rat: unknown key; did you mean 'learning_rate'. Known: ")
 
 
+@pytest.mark.parametrize(
+    ("key", "ours"),
+    [
+        ("train.max_steps", "steps"),
+        ("train.beta", "kl"),
+        ("rollout.num_generations", "group_size"),
+        ("train.num_generations", "rollout.group_size"),
+    ],
+)
+def test_a_key_of_trl_is_an_error_with_ours(key: str, ours: str) -> None:
+    section, _, name = key.partition(".")
+    assert f"{key}: unknown key; did you mean {ours!r}" in refused({section: {name: 4}})
+
+
 def test_a_misspelt_section_is_an_error_with_the_nearest_name() -> None:
     assert "1: workflw: unknown key; did you mean 'workflow'" in refused({"workflw": "x"})
 

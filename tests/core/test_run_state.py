@@ -15,6 +15,11 @@ from ajet.runs.run_state import State, note_begin, note_end, state_of
 from ajet.types import AjetError
 
 
+def test_what_is_said_of_a_finished_run_stays(tmp_path: Path) -> None:
+    note_end(tmp_path, None, "the reward has collapsed")
+    assert state_of(tmp_path, 5, 5) == State("finished", "the reward has collapsed")
+
+
 @pytest.mark.parametrize(
     ("error", "state"),
     [

@@ -90,12 +90,14 @@ def test_a_collapse_is_a_warning_once_and_the_end_names_the_last_checkpoint_befo
     ],
 )
 def test_what_is_no_collapse_is_a_success(tmp_path: Path, steps: list[tuple[float, float]]) -> None:
-    assert not Ruins(steps).run(tmp_path).ruined
+    ended = Ruins(steps).run(tmp_path)
+    assert not ended.ruined and not ended.collapsed
 
 
 def test_a_model_that_still_solves_validation_tasks_is_not_ruined(tmp_path: Path) -> None:
     steps = [LEARNS, LEARNS, FLAT, FLAT]
-    assert not Ruins(steps).run(tmp_path, validation=[0.2, 0.2]).ruined
+    ended = Ruins(steps).run(tmp_path, validation=[0.2, 0.2])
+    assert not ended.ruined and "the reward has collapsed: since step 3" in ended.collapsed
     assert Ruins(steps).run(tmp_path / "other", validation=[0.2, 0.0]).ruined
 
 

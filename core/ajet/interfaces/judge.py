@@ -75,6 +75,10 @@ def given(verdict: JudgeOutput | Exception | None) -> JudgeOutput:
     return verdict
 
 
+OF_TRAINER = {"self", "completion_ids", "trainer_state", "log_extra", "log_metric"}
+"""What TRL's trainer gives a reward function that asks for it, besides prompts, completions and the columns of the data."""
+
+
 class FunctionJudge(Judge):
     """A function as a judge: ``(task, output[, episode]) -> float | bool | (float, bool) | JudgeOutput``; the bool says whether the
     episode succeeded.
@@ -116,12 +120,18 @@ def judge_binding(function: Callable[..., Any]) -> Binding:
     """Which of task, output and episode a judge function takes. Raises TypeError for another signature, with what replaces
     that of a reward function of TRL."""
     code = getattr(function, "__code__", None)
-    if code and {"completions", "completion_ids"} & {
-        *code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    }:
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()
+    if {"completions", "completion_ids"} & {*names}:
+        of_trl = {"prompts": "[task.query]", "completions": "[output.response]"}
+        given = [
+            f"{name}={of_trl.get(name, f'[task.metadata[{name!r}]]')}"
+            for name in names
+            if name not in OF_TRAINER
+        ]
         raise TypeError(
             "is a reward function over batches, as TRL has them. A judge gets one episode: def judge(task, output): "
-            "return reward(completions=[output.response], answer=[task.metadata['answer']])[0]"
+            f"return reward({', '.join(given)})[0]. If it reads messages, they are "
+            "completions=[[{'role': 'assistant', 'content': output.response}]]"
         )
     return bind(function, JUDGED, 2)
 

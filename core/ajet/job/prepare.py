@@ -381,9 +381,16 @@ def check_needs(algorithm: Algorithm, backbone: Backbone, where: str) -> None:
         )
 
 
-def _compares(algorithm: Algorithm) -> bool:
-    """Whether no reward gives the only episode of a group an advantage."""
-    return not any(algorithm.advantages(np.array([reward])).any() for reward in (-1e6, 0.0, 1.0, 1e6))
+def learns_nothing(group_size: int, algorithm: Algorithm) -> str:
+    """Why groups of this size teach nothing, and the remedy; "" if they do."""
+    if group_size > 1 or any(
+        algorithm.advantages(np.array([reward])).any() for reward in (-1e6, 0.0, 1.0, 1e6)
+    ):
+        return ""
+    return (
+        f"the algorithm {algorithm.name!r} compares the episodes of a task, so it learns nothing from a group of 1. Set it "
+        "to 2 or more, such as 8, or name an algorithm without groups: ppo, or {type: reinforce++, group_baseline: false}."
+    )
 
 
 def _check_capabilities(
@@ -417,12 +424,8 @@ def _check_capabilities(
             "continue with `ajet run --resume RUN_DIR`.",
         )
     check_needs(algorithm, backbone, "train.algorithm")
-    if config.rollout.group_size == 1 and config.train.steps and _compares(algorithm):
-        raise ConfigError(
-            "rollout.group_size",
-            f"the algorithm {algorithm.name!r} compares the episodes of a task, so it learns nothing from a group of 1. Set it "
-            "to 2 or more, such as 8, or name an algorithm without groups: ppo, or {type: reinforce++, group_baseline: false}.",
-        )
+    if config.train.steps and (why := learns_nothing(config.rollout.group_size, algorithm)):
+        raise ConfigError("rollout.group_size", why)
     for key in sorted(OPTIONAL_KEYS - can.keys):
         section, _, name = key.partition(".")
         settings: Settings = getattr(config, section)

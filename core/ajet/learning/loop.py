@@ -66,6 +66,8 @@ class LoopResult:
     """Seconds of the steps alone, without validation and checkpoints."""
     ruined: str
     """How training has ruined the model, as far as rewards show, and the remedy; empty if it has not."""
+    collapsed: str
+    """That the rewards have collapsed and stayed so; empty if they have not."""
 
 
 async def train(loop: Loop, first_step: int) -> LoopResult:
@@ -132,9 +134,8 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
     if loop.validate and first_step > settings.steps and not is_validated(recorder.dir):
         after = await loop.validate(settings.steps)  # it failed when the last checkpoint was written
         recorder.validated(settings.steps, after["reward"])
-    return LoopResult(
-        before, after, checkpoint, seconds, collapse.ruined(after, recorder.dir, settings.learning_rate)
-    )
+    ruined = collapse.ruined(after, recorder.dir, settings.learning_rate)
+    return LoopResult(before, after, checkpoint, seconds, ruined, collapse.found())
 
 
 async def training_step(

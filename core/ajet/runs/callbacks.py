@@ -49,6 +49,8 @@ class Listeners:
         self._first_failures = FirstFailures(job.progress.say)
         self.result: RunResult | None = None
         """Set before the block of `run` ends."""
+        self.said = ""
+        """What the run folder says of a run that has finished, set like the result."""
         self.wants_episodes = bool(self._hook("ajet_episode_end").get_hookimpls()) or any(
             logger.wants_episodes for logger in self._loggers
         )
@@ -114,7 +116,7 @@ class Listeners:
         self._call_hook("ajet_checkpoint_saved", event)
 
     def _run_end(self, event: RunEnd) -> None:
-        note_end(self._run_dir, event.error)
+        note_end(self._run_dir, event.error, self.said)
         self._call_loggers("run_end", event)
         self._call_hook("ajet_run_end", event)
 

@@ -17,6 +17,7 @@ from ajet.capture.refusals import Refused
 from ajet.chat.answers import FAULTS
 from ajet.interfaces.engine import Engine
 from ajet.job.job import Job
+from ajet.job.prepare import learns_nothing
 from ajet.learning.batch import Selection
 from ajet.learning.credit import advantages
 from ajet.learning.filters import DiscardedAttempts
@@ -138,7 +139,10 @@ async def _check(job: Job, engine: Engine, tasks: int, group_size: int) -> Repor
     finally:
         recorder.close()
     report = examine(job, run_dir, episodes, seconds, context_length, unseen, chat_format)
-    return replace(report, warnings=warnings_of(report))
+    warnings = warnings_of(report)
+    if why := learns_nothing(job.config.rollout.group_size, job.algorithm):
+        warnings.append(("`ajet run` refuses this job", f"rollout.group_size: {why}"))
+    return replace(report, warnings=warnings)
 
 
 def examine(

@@ -37,11 +37,11 @@ def note_begin(run_dir: Path) -> None:
     (run_dir / ENDED).unlink(missing_ok=True)
 
 
-def note_end(run_dir: Path, error: BaseException | None) -> None:
-    """Write into the run folder how a run has ended: finished if there is no ``error``, else interrupted, or failed and why. If the
-    file cannot be written, `state_of` tells from the steps whether the run has finished."""
+def note_end(run_dir: Path, error: BaseException | None, said: str = "") -> None:
+    """Write into the run folder how a run has ended: finished if there is no ``error``, with what is to be ``said`` of it, else
+    interrupted, or failed and why. If the file cannot be written, `state_of` tells from the steps whether the run has finished."""
     if error is None:
-        state = State("finished")
+        state = State("finished", said)
     elif isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
         state = State("interrupted")
     else:

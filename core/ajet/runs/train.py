@@ -105,6 +105,7 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
                 )
                 ended = await train(loop, done + 1)
             refuse_ruined(job, ended.ruined)
+            listeners.said = ended.collapsed
             listeners.result = RunResult(
                 run_dir=run_dir,
                 steps=config.train.steps,

@@ -101,6 +101,7 @@ def _launch_in(
                 raise
             result = run.result()
             refuse_ruined(job, run.ruined(result))
+            run.listeners.said = run.collapsed()
             run.listeners.result = result
             return result
 
@@ -275,6 +276,10 @@ class _Run:
         """See `CollapseCheck.ruined`."""
         _, collapse = self._checks
         return collapse.ruined(result.after, self._run_dir, self._job.config.train.learning_rate)
+
+    def collapsed(self) -> str:
+        """See `CollapseCheck.found`."""
+        return self._checks[1].found()
 
     def _newest(self) -> Path | None:
         return next(reversed(checkpoints(self._run_dir)), None)

@@ -64,7 +64,7 @@ function header(run) {
 				["Tags", now.tags.length > 0 && now.tags.map((tag) => h("span.tag", oneLine(tag)))],
 			]),
 		);
-		const notes = [now.indexed < 1 && `The journal is being read: ${Math.floor(now.indexed * 100)} % done. What is listed is not complete yet.`, now.note?.tokenizer && `Tokens have no text: ${now.note.tokenizer}`];
+		const notes = [!now.problems.length && now.problem, now.indexed < 1 && `The journal is being read: ${Math.floor(now.indexed * 100)} % done. What is listed is not complete yet.`, now.note?.tokenizer && `Tokens have no text: ${now.note.tokenizer}`];
 		problems.replaceChildren(
 			...(now.problems.length ? [h("div.problem", h("p", h("b", "Problems of this run folder")), now.problems.slice(0, 20).map((one) => h("p", data(one))))] : []),
 			...notes.filter(Boolean).map((one) => h("p.problem.notice", one)),
@@ -112,7 +112,8 @@ function plainTable(title, rows, whole) {
 async function curvesTab(page, run) {
 	const { metrics } = run;
 	if (!Object.keys(metrics).length) {
-		return { element: h("p.quiet", "There are no metrics yet. They appear with the first step.") };
+		const text = run.state === "live" ? "There are no metrics yet. They appear with the first step." : "This run ended before its first step, so there are no metrics.";
+		return { element: h("p.quiet", text) };
 	}
 	const phases = trainFirst(new Set(Object.values(metrics).flatMap((metric) => Object.keys(metric.last)))).slice(0, MOST_SERIES);
 	const drawn = curves(page, metrics, phases, (name) => phases.map((phase) => (phase in metrics[name].last ? { run: run.run, phase } : null)), run.source ? "version" : "step");
