@@ -102,7 +102,10 @@ def test_equal_rewards_and_overridden_parameters_are_told_with_what_helps(folder
 def test_tools_that_the_model_does_not_see_are_told(folder: Folder) -> None:
     save_tiny_model(folder.path / "thinker", thinker())
     options = ("--first", "1", "--group-size", "1")
-    assert "does not see" not in check(folder, "equipped", *options)
+    page = check(folder, "equipped", *options)
+    assert "does not see" not in page and "! 1 calls offer tools, and no answer calls one" in page
+    folder.write("calls.yaml", "- call: {name: add, arguments: {}}\n")
+    assert "no answer calls one" not in check(folder, "equipped", *options, "--answers", "calls.yaml")
     page = check(folder, "equipped", *options, "--model", "thinker")
     assert "! 1 calls have tools that the model does not see: its chat template writes no tools" in page
 

@@ -118,8 +118,16 @@ def run_table(lines: Sequence[RunLine]) -> list[list[str]]:
 
 
 def describe_runs(lines: Sequence[RunLine]) -> str:
-    """The table as text, and why runs failed."""
-    return "\n".join([table(run_table(lines), most=sys.maxsize), *_reasons(lines)])
+    """The table as text, why runs failed, and what not to conclude from it."""
+    return "\n".join([table(run_table(lines), most=sys.maxsize), *_reasons(lines), *_caveat(lines)])
+
+
+def _caveat(lines: Sequence[RunLine]) -> Iterator[str]:
+    if any(line.reward and not line.validation for line in lines):
+        yield (
+            "A reward is that of the first and of the last step, which have other tasks. With --validation, a run shows whether the "
+            "model is better."
+        )
 
 
 def _reasons(lines: Sequence[RunLine]) -> Iterator[str]:

@@ -31,6 +31,7 @@ from ajet.runs.runtime import open_runtime, training_policy
 from ajet.tracker.breaks import CAUSES, Break, discarded
 from ajet.tracker.call import Call
 from ajet.tracker.forest import forest
+from ajet.tracker.record import merging_key
 from ajet.utils.asyncrun import run
 
 LONG = 8
@@ -85,6 +86,10 @@ class Report:
     """What went wrong in answers with thoughts and tool calls, by the counters' names; without those that are 0."""
     tools_left_out: int
     """Calls with tools that the prompt does not contain."""
+    offering: int
+    """Calls with tools."""
+    calling: int
+    """Answers that call one."""
     breaks: Sequence[tuple[Episode, Break]]
     missed: Sequence[Missed]
     """Connections that capture does not see, of all attempts."""
@@ -176,6 +181,8 @@ def examine(
         cut=sum(c.generation.finish_reason == "length" for c in calls),
         faults={name: counters[name] for name in FAULTS if counters[name]},
         tools_left_out=counters["tools_left_out"],
+        offering=sum(c.key != merging_key(c.target, ()) for c in calls),
+        calling=sum(bool(c.answer and c.answer.message.get("tool_calls")) for c in calls),
         breaks=[(e, b) for e in episodes for b in e.breaks],
         missed=unseen.missed.found(),
         rewards=[e.reward for e in judged],
@@ -247,6 +254,13 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
             (
                 f"{report.tools_left_out} calls have tools that the model does not see: its chat template writes no tools",
                 "Use a model whose chat template does, or describe the tools in the agent's prompt.",
+            )
+        )
+    elif report.offering and not report.calling:
+        found.append(
+            (
+                f"{report.offering} calls offer tools, and no answer calls one",
+                "Use a model that calls tools (`starter` does not), or tell it in the agent's prompt when to call them.",
             )
         )
     for name, count in report.faults.items():

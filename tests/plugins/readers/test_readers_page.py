@@ -269,7 +269,9 @@ WRONG: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_said_as_the_page_says(folder: Path, what: str) -> None:
-    table = dict(re.findall(r"^\| ([\w ]+) \| `+(.*?)`+ \|$", SECTIONS["When something is wrong"], re.MULTILINE))
+    table = dict(
+        re.findall(r"^\| ([\w ]+) \| `+(.*?)`+ \|$", SECTIONS["When something is wrong"], re.MULTILINE)
+    )
     assert table.keys() == WRONG.keys()
     (folder / "broken.jsonl").write_text('{"messages": [], "query": "1"}\n{"query": "2", }\n')
     (folder / "good.jsonl").write_text('{"query": "1", "answer": "1"}\n')
