@@ -202,7 +202,8 @@ def test_runs_of_a_loop_over_learning_rates_say_what_was_trained(
     assert checkpoint_step("again-0.0001") == 2
     assert state_of(one.dir, 2, 100) == State("finished")
     assert run_program(["list", "--name", "rate"]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
+    head, *lines, caveat = capsys.readouterr().out.splitlines()
+    assert caveat.startswith("A reward is that of the first and of the last step")
     assert "learning rate" in head and [line.split()[-1] for line in lines] == ["0.0005", "0.0001"]
     assert all(" finished " in line and "  2  " in line for line in lines)
 

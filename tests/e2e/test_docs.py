@@ -82,7 +82,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), 
 PIP = [
     (page.relative_to(ROOT), folder)
     for page in sorted(PAGES)
-    for line in re.findall(r"^(?:\$ )?pip install .*", page.read_text(encoding="utf-8"), re.MULTILINE)
+    for line in re.findall(
+        r"^(?:\$ )?pip install .*", page.read_text(encoding="utf-8").replace("\\\n", " "), re.MULTILINE
+    )
     for folder in re.findall(
         r"(?<=[ '])(?:-e '?)?(\.?[\w./-]*/[\w./-]*|\.)(?=[\['\s]|$)", line.partition("#")[0]
     )
