@@ -37,7 +37,7 @@ METRICS = {
 _FAMILIES = {
     "failed": "episodes that failed with this cause",
     "dropped": "sampled tokens that this policy left untrained",
-    "judge": "mean of a metric of the judge",
+    "judge": "mean of a metric that the judge or the workflow gave",
     "loss": "the training loss of this target",
     "grad_norm": "norm of this target's gradient before clipping",
 }
