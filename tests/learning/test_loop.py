@@ -7,6 +7,7 @@ import gc
 import json
 import math
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,7 @@ from ajet.learning.rollouts import ValidationFailed
 from ajet.learning.settings import TrainSettings
 from ajet.rollout.checkpoints import checkpoints, validation_reward
 from ajet.rollout.recorder import RunRecorder
+from ajet.types import AjetError
 from tests.patience import PATIENCE
 
 
@@ -149,7 +151,10 @@ def test_a_failing_update_cancels_the_batch_ahead(tmp_path: Path) -> None:
     assert told.cancelled
 
 
-def test_the_next_batch_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_episodes_run_while_a_checkpoint_is_written_and_the_update_waits_for_it(
+    tmp_path: Path, asynchronous: bool
+) -> None:
     class Waits(Told):
         saving, moved = threading.Event(), threading.Event()
 
@@ -163,9 +168,28 @@ def test_the_next_batch_goes_on_while_a_checkpoint_is_written(tmp_path: Path) ->
         def save(self, path: Path) -> None:
             self.saving.set()
             assert self.moved.wait(PATIENCE)
+            time.sleep(0.05)  # the batch is complete before
+            self.story.append(f"saved {self.version}")
             super().save(path)
 
-    Waits(RunRecorder(tmp_path)).run(steps=2, asynchronous=True, save_every=1)
+    told = Waits(RunRecorder(tmp_path))
+    told.run(steps=2, asynchronous=asynchronous, save_every=1)
+    order = told.story.index
+    assert order("batch 2 for 1") < order("saved 1") < order("update 2")
+    seconds = [json.loads(line)["seconds_checkpoint"] for line in (tmp_path / "metrics.jsonl").open()]
+    assert seconds[0] == 0 < seconds[1], "what the second update waited"
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_before_the_next_update(tmp_path: Path) -> None:
+    class Full(Told):
+        def save(self, path: Path) -> None:
+            raise OSError(28, "No space left on device")
+
+    told = Full(RunRecorder(tmp_path))
+    with pytest.raises(AjetError, match="No space left on device"):
+        told.run(steps=2, save_every=1)
+    assert "update 1" in told.story and "update 2" not in told.story
+    assert not checkpoints(tmp_path)
 
 
 def test_a_cancelled_run_ends_when_its_checkpoint_is_whole(tmp_path: Path) -> None:

@@ -76,22 +76,24 @@ async def train(loop: Loop, first_step: int) -> LoopResult:
     In an asynchronous run the next step's episodes run during the update, one step off-policy
     (Noukhovitch et al., arXiv:2410.18252).
     """
-    ahead = _Ahead(loop.source, loop.settings)
+    ahead, saving = _Ahead(loop.source, loop.settings), _Saving(loop)
     try:
-        return await _train(loop, ahead, first_step)
+        return await _train(loop, ahead, saving, first_step)
     finally:
         await ahead.close()
+        await saving.end()
 
 
-async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
+async def _train(loop: Loop, ahead: _Ahead, saving: _Saving, first_step: int) -> LoopResult:
     settings, trainer, recorder = loop.settings, loop.trainer, loop.recorder
     before = await loop.validate(0) if loop.validate and first_step == 1 else {}
-    after, checkpoint, seconds = before, None, 0.0
+    after, seconds = before, 0.0
     gap, collapse = GapCheck(), CollapseCheck()
     for step in range(first_step, settings.steps + 1):
         started = time.monotonic()
         batch = await ahead.batch(step, trainer.version)
         rollout = time.monotonic() - started
+        waited = await saving.end()
         metrics = await training_step(
             trainer,
             loop.publish,
@@ -100,7 +102,8 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
             seconds_rollout=rollout,
             saved=partial(saved_before, recorder.dir),
         )
-        seconds += time.monotonic() - started
+        seconds += time.monotonic() - started - waited
+        metrics["seconds_checkpoint"] = waited
         recorder.metrics("train", step, metrics)
         loop.on_step(step, metrics)
         on_policy = not settings.asynchronous or step == first_step
@@ -123,19 +126,15 @@ async def _train(loop: Loop, ahead: _Ahead, first_step: int) -> LoopResult:
         is_best = settings.keep_best and recorder.beats_all(state.get("validation_reward"))
         regular = step % settings.save_every == 0 and not collapse.found()  # keeps those from before it
         if last or is_best or regular:
-            keep = settings.keep_last
-            save = partial(recorder.checkpoint, step, trainer.save, state, keep, keep_best=settings.keep_best)
-            # Writing a checkpoint is slow. In a thread it does not delay the next step's episodes, and waiting for its end
-            # keeps the run folder locked until the checkpoint is complete.
-            checkpoint = await to_its_end(save)
-            loop.on_checkpoint(step, checkpoint)
+            saving.begin(step, state)
         if failed:
             raise failed
+    await saving.end()
     if loop.validate and first_step > settings.steps and not is_validated(recorder.dir):
         after = await loop.validate(settings.steps)  # it failed when the last checkpoint was written
         recorder.validated(settings.steps, after["reward"])
     ruined = collapse.ruined(after, recorder.dir, settings.learning_rate)
-    return LoopResult(before, after, checkpoint, seconds, ruined, collapse.found())
+    return LoopResult(before, after, saving.last, seconds, ruined, collapse.found())
 
 
 async def training_step(
@@ -192,6 +191,36 @@ class _Ahead:
         if self._next:
             self._next.cancel()
             await asyncio.gather(self._next, return_exceptions=True)
+
+
+class _Saving:
+    """Writes checkpoints while the episodes of the next step run, which leave the weights as they are: at most one at a time,
+    and an update waits for its end. So nothing is copied before, and the run folder stays locked until the checkpoint is complete."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._writing: asyncio.Task[None] | None = None
+        self.last: Path | None = None
+        """The last complete checkpoint."""
+
+    def begin(self, step: int, state: Metrics) -> None:
+        """Begin to write the checkpoint of a step."""
+        self._writing = asyncio.create_task(self._write(step, state))
+
+    async def _write(self, step: int, state: Metrics) -> None:
+        loop, keep = self._loop, self._loop.settings
+        save = partial(loop.recorder.checkpoint, step, loop.trainer.save, state, keep.keep_last)
+        self.last = await to_its_end(partial(save, keep_best=keep.keep_best))
+        loop.on_checkpoint(step, self.last)
+
+    async def end(self) -> float:
+        """Wait until the checkpoint is complete; returns the seconds that this took. Raises what writing it raised."""
+        if self._writing is None:
+            return 0.0
+        started = time.monotonic()
+        writing, self._writing = self._writing, None
+        await writing
+        return time.monotonic() - started
 
 
 def assert_all_trained(batch: RolloutBatch, updated: Metrics, step: int) -> None:

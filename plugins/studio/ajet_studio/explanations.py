@@ -32,6 +32,7 @@ METRICS = {
     "staleness": "updates between the weights that sampled a token and those that learn from it",
     "seconds_rollout": "seconds in which the episodes ran",
     "seconds_update": "seconds of the update",
+    "seconds_checkpoint": "seconds that the update waited for a checkpoint that was still being written",
     "unmatched_reward_names": "names in `rewards` that are neither an agent nor a target of the episode",
 }
 _FAMILIES = {
