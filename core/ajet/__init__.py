@@ -60,6 +60,7 @@ _WHERE = {
     "Unreadable": "services.llm_client",
     "Workflow": "earlier.programs",
     "WorkflowOutput": "types",
+    "WorkflowPlugin": "interfaces.workflow",
     "acheck": "api.jobs",
     "aevaluate": "api.jobs",
     "arun": "api.jobs",
@@ -148,6 +149,7 @@ if TYPE_CHECKING:
     from ajet.interfaces.service import Service as Service
     from ajet.interfaces.workflow import LoadedWorkflow as LoadedWorkflow
     from ajet.interfaces.workflow import Tuner as Tuner
+    from ajet.interfaces.workflow import WorkflowPlugin as WorkflowPlugin
     from ajet.job.job import Backbone as Backbone
     from ajet.job.job import Job as Job
     from ajet.job.models import find_recipe as find_recipe

@@ -13,7 +13,6 @@ where ``run`` is a function with typer's annotations or a `typer.Typer`. `ajet -
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -54,11 +53,9 @@ def ajet_wires() -> Iterable[Wire]:  # type: ignore[empty-body]
 
 
 @hookspec(firstresult=True)
-def ajet_workflows(workflow: Any, folder: Path) -> LoadedWorkflow | None:
-    """A `ajet.LoadedWorkflow` made of what the job names, or None: asked first with the text of the key
-    ``workflow`` (so that a plugin can bring a scheme such as ``cmd:``), then with the object that the
-    text names (a compiled graph, …). ``folder`` is where commands run. The first answer wins; raise
-    ConfigError for what is meant for the plugin and wrong."""
+def ajet_workflows(workflow: Any) -> LoadedWorkflow | None:
+    """A `ajet.LoadedWorkflow` made of the object that the job's key ``workflow`` names, such as a compiled graph, or None.
+    The first answer wins; raise ConfigError for what is meant for the plugin and wrong."""
 
 
 @hookspec(firstresult=True)

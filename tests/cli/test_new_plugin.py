@@ -97,9 +97,10 @@ def test_a_new_workflow_runs(folder: Folder, monkeypatch: pytest.MonkeyPatch) ->
         "import sys; sys.path.insert(0, 'mine')\n"
         "import ajet_ask\n"
         "from ajet import plugins\n"
-        "plugins.load_plugins().manager.register(ajet_ask, 'ajet-ask:ajet_ask')\n"
+        "plugins.load_plugins().register(ajet_ask, 'ajet-ask', '0.1')\n"
         "from ajet.cli import run_program\n"
-        "sys.exit(run_program(['run', 'job.yaml', '--workflow', 'ask: Say', '--steps', '1']))\n"
+        "given = ['--set', 'workflow={type: ask, words: Say}', '--steps', '1']\n"
+        "sys.exit(run_program(['run', 'job.yaml', *given]))\n"
     )
     folder.write("script.yaml", "- {when: Say 2, say: '4'}\n- {say: '6'}\n")
     done = subprocess.run([sys.executable, "-c", code], cwd=folder.path, capture_output=True, text=True)

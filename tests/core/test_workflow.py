@@ -146,7 +146,7 @@ def test_a_workflow_output_is_taken_as_it_is() -> None:
 # ------------------------------------------------------------------ what plugins make of it
 
 
-def test_a_plugin_turns_schemes_and_objects_into_workflows(write: Write, tmp_path: Path) -> None:
+def test_a_plugin_turns_objects_into_workflows(write: Write) -> None:
     import pluggy
 
     from ajet import hookimpl, hookspecs
@@ -154,9 +154,7 @@ def test_a_plugin_turns_schemes_and_objects_into_workflows(write: Write, tmp_pat
 
     class Graphs:
         @hookimpl
-        def ajet_workflows(self, workflow: Any, folder: Path) -> LoadedWorkflow | None:
-            if isinstance(workflow, str) and workflow.startswith("graph:"):
-                return LoadedWorkflow("", lambda task: (workflow, folder), False, 1)
+        def ajet_workflows(self, workflow: Any) -> LoadedWorkflow | None:
             if isinstance(workflow, frozenset):
                 return LoadedWorkflow("", lambda task: sorted(workflow), False, 1)
             return None
@@ -166,12 +164,11 @@ def test_a_plugin_turns_schemes_and_objects_into_workflows(write: Write, tmp_pat
     manager.register(Graphs())
 
     def of(spec: str) -> Any:
-        workflow = load_workflow(spec, tmp_path, manager.hook)
+        workflow = load_workflow(spec, manager.hook)
         assert workflow.spec == spec
         return workflow.fresh()(Task("t"), Tuner("", "", {}))
 
     path = write("graphs.py", "graph = frozenset('ab')\ndef run(task): return task.id\n")
-    assert of("graph:any text") == ("graph:any text", tmp_path)
     assert of(f"{path}:graph") == ["a", "b"]
     assert of(f"{path}:run") == "t"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 import re
@@ -44,7 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_every_kind_is_in_the_table_with_its_base_class_and_how_to_begin() -> None:
     rows = dict(re.findall(r"^\| ([a-z ]+) \|(.*)\|$", PAGE, re.MULTILINE))
     kinds = {kind for kind, _ in load_plugins().classes}
-    assert rows.keys() >= {*kinds, "workflow"}
+    assert rows.keys() >= kinds
     for kind in kinds:
         bases = re.findall(r"`ajet\.([A-Z]\w+)`", rows[kind])
         assert bases and all(getattr(ajet, base).kind == kind for base in bases)
@@ -119,13 +118,6 @@ def test_the_package_installs_and_the_commands_know_it(here: Path, tmp_path_fact
 
     assert re.search(r"length +my-judges +0\.1", ajet("plugins"))
     assert "most" in ajet("plugins", "show", "length")
-
-
-def test_the_workflow_of_a_scheme(here: Path) -> None:
-    hook = importlib.import_module("my_workflows").ajet_workflows
-    assert hook("pkg.module:run", here) is None
-    workflow = hook("say:hello", here)
-    assert asyncio.run(workflow.target(None)) == "hello"
 
 
 def test_what_backbones_and_judges_promise_is_told() -> None:

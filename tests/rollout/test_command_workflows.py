@@ -19,10 +19,10 @@ import pytest
 from ajet.capture.process.install import install
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.targets import Target
-from ajet.interfaces.workflow import WorkflowFailed, load_workflow
-from ajet.plugins import load_plugins
+from ajet.interfaces.workflow import LoadedWorkflow, WorkflowFailed, make_workflow
+from ajet.plugins import load_plugins, validated
 from ajet.rollout.episode import Episode, EpisodeRunner, Plan
-from ajet.services.command_workflow import MOST_ANSWER, read_answer
+from ajet.services.command_workflow import MOST_ANSWER, CommandWorkflow, read_answer
 from ajet.testing import ScriptedEngine
 from ajet.types import ConfigError, Task, WorkflowOutput
 from tests.patience import PATIENCE
@@ -41,6 +41,12 @@ def ask(text):
 Run = Callable[..., Episode]
 
 
+def command(spec: str, folder: Path, **settings: Any) -> LoadedWorkflow:
+    """What ``cmd:`` makes of a command in a folder; further settings as in a job."""
+    fields = {"command": spec, "workdir": folder, **settings}
+    return make_workflow(validated(CommandWorkflow, fields, "workflow"), "a command")
+
+
 @pytest.fixture
 def run(bench: Any, tokenizer: Any, tmp_path: Path) -> Run:
     """One episode of a Python program that `ask` is at hand to."""
@@ -56,7 +62,7 @@ def run(bench: Any, tokenizer: Any, tmp_path: Path) -> Run:
     ) -> Episode:
         (tmp_path / "agent.py").write_text(ASK + code)
         hook = load_plugins().manager.hook
-        workflow = load_workflow(spec or f"cmd:{shlex.quote(sys.executable)} agent.py", tmp_path, hook)
+        workflow = command(spec or f"{shlex.quote(sys.executable)} agent.py", tmp_path)
         made.append(made[0] if made else bench(ScriptedEngine(tokenizer, lambda r, p: "ok", seconds=seconds)))
         b = made[0]
         plan = Plan("1.0/t/0", "0/0", task or Task("t", "what?"), 0, 0)
@@ -181,7 +187,7 @@ def test_endless_output_is_cut_and_only_its_last_line_counts(run: Run) -> None:
 
 
 def test_it_runs_in_its_folder_with_arguments_and_without_a_shell(run: Run, tmp_path: Path) -> None:
-    spec = f"cmd:{shlex.quote(sys.executable)} agent.py 'two words' $HOME ; touch x"
+    spec = f"{shlex.quote(sys.executable)} agent.py 'two words' $HOME ; touch x"
     episode = run("ask('x'); print(json.dumps({'response': [os.getcwd(), *sys.argv[1:]]}))", spec=spec)
     assert episode.output.response == [str(tmp_path.resolve()), "two words", "$HOME", ";", "touch", "x"]
 
@@ -202,7 +208,7 @@ def test_a_command_of_another_language(run: Run, tmp_path: Path) -> None:
         "  headers: {authorization: 'Bearer ' + process.env.OPENAI_API_KEY}});\n"
         "console.log(JSON.stringify({response: (await r.json()).choices[0].message.content, reward: 1}));\n"
     )
-    episode = run("", spec="cmd:node agent.mjs")
+    episode = run("", spec="node agent.mjs")
     assert (episode.failure, episode.output) == (None, WorkflowOutput(1.0, "ok"))
 
 
@@ -229,15 +235,15 @@ def test_a_command_that_asks_nothing_is_told_so(run: Run) -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("cmd:", "write cmd: and a command"),
+        ("cmd:", "workflow.command: name a program, as in cmd:python agent.py"),
         ("cmd:no-such-program-here x", "'no-such-program-here' is not a program that can be run"),
         ("cmd:./absent.sh", "'./absent.sh' is not a program that can be run"),
-        ("cmd:python 'agent.py", "No closing quotation; quote arguments as in a shell"),
+        ("cmd:python 'agent.py", "o closing quotation; quote arguments as in a shell"),
     ],
 )
 def test_a_command_that_cannot_run_is_refused_at_start(tmp_path: Path, spec: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        load_workflow(spec, tmp_path, load_plugins().manager.hook)
+        command(spec.removeprefix("cmd:"), tmp_path)
 
 
 # ------------------------------------------------------------------ nothing stays behind
@@ -296,7 +302,7 @@ def test_a_command_that_is_killed_leaves_no_call_and_no_child(run: Run, tmp_path
 def test_a_cancelled_rollout_leaves_no_child(run: Run, tmp_path: Path, bench: Any, tokenizer: Any) -> None:
     (tmp_path / "agent.py").write_text(f"{ASK}\n{FAMILY}\ntime.sleep(600)")
     hook = load_plugins().manager.hook
-    workflow = load_workflow(f"cmd:{shlex.quote(sys.executable)} agent.py", tmp_path, hook)
+    workflow = command(f"{shlex.quote(sys.executable)} agent.py", tmp_path)
     b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok"))
 
     async def cancelled() -> None:

@@ -14,14 +14,12 @@ from ajet.api.jobs import AnyJudge, AnyPath, prepared
 from ajet.api.results import Timeline, all_timelines
 from ajet.capture.session import Session, current_session
 from ajet.interfaces.backbone import RunResult, Trainer
-from ajet.interfaces.workflow import LoadedWorkflow, load_workflow, make_workflow
 from ajet.job.arguments import ARGUMENTS
 from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.job.models import check_model
-from ajet.job.objects import OBJECT, OWN_LOOP, GivenTasks, described, lay_object
-from ajet.job.paths import COMMAND
-from ajet.job.prepare import build_judge, withholding
+from ajet.job.objects import OBJECT, OWN_LOOP, GivenTasks, lay_object
+from ajet.job.prepare import build_judge, build_workflow
 from ajet.learning.loop import training_step
 from ajet.learning.rollouts import plan_group, step_batch
 from ajet.reports.token_text import TokenText
@@ -147,11 +145,12 @@ class Learner:
             lay_object(given, key, value, ARGUMENTS[key].source)
         with given.located():
             judging = build_judge(given)
+            assert self._job.config.task
+            flow = build_workflow(given, self._job.config.task, judge is not None)
         self._note(**given.values)
         plans = [plan for task in found for plan in self._group(task, size)]
-        async with judging.open() as live:
-            job = replace(self._job, workflow=_workflow(workflow, self._job, judge is not None))
-            rollout = replace(self._runtime, job=job, judge=live).rollout(training_policy(job))
+        async with judging.open() as live, flow.open() as opened:
+            rollout = replace(self._runtime, workflow=opened, judge=live).rollout(training_policy(self._job))
             done = await rollout.run(plans, lambda episode: None)
         self._seconds += time.monotonic() - started
         runs = [OwnEpisode(episode, self._text_of) for episode in done]
@@ -209,6 +208,7 @@ class Learner:
             step,
             seconds_rollout=self._seconds,
             saved=lambda: self.saved,
+            record=self._recorder.batch,
         )
         for episode in episodes:
             self._recorder.episode(episode, phase="train", step=step)
@@ -299,7 +299,7 @@ async def open(
         with held(folder, lines.say):
             keep_tokenizer(folder, trainer.engine.tokenizer, lines)
             listeners = Listeners(ready, folder)
-            recorder = RunRecorder(folder, listeners.episode_end)
+            recorder = RunRecorder(folder, listeners.episode_end, batches=ready.config.run.record_batches)
             with listeners.run(), closing(recorder):
                 async with open_runtime(ready, engine=trainer.engine) as runtime:
                     learner = Learner(ready, trainer, runtime, recorder, listeners)
@@ -323,16 +323,6 @@ def _trainer(job: Job) -> Trainer:
         adapters={target.name: target.lora for target in job.targets if target.lora},
         trained=[target.name for target in job.targets if target.trained],
     )
-
-
-def _workflow(workflow: object, job: Job, judged: bool) -> LoadedWorkflow:
-    hook = job.plugins.manager.hook
-    if isinstance(workflow, str):
-        found = load_workflow(workflow, Path.cwd(), hook)
-        if workflow.startswith(COMMAND) and (task := job.config.task):
-            return withholding(found, task.hides(judged))
-        return found
-    return make_workflow(workflow, described(workflow), Path.cwd(), hook)
 
 
 def _numbered(groups: Sequence[Group | OwnEpisode]) -> Iterator[Ran]:

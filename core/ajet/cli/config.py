@@ -18,6 +18,7 @@ app = typer.Typer(
 SLOTS = {
     "task.reader": "reader",
     "task.validation": "reader",
+    "workflow": "workflow",
     "judge": "judge",
     "train.algorithm": "algorithm",
 }

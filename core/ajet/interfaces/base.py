@@ -72,6 +72,8 @@ JudgeSpec = Annotated[dict[str, Any], BeforeValidator(one_judge), SpecOf("judge"
 LoggerSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("logger")]
 ReaderSpec = Annotated[dict[str, Any], BeforeValidator(by_path), SpecOf("reader")]
 ServiceSpec = Annotated[dict[str, Any], SpecOf("service")]
+WorkflowSpec = Annotated[str | dict[str, Any], SpecOf("workflow")]
+"""The name of an object, or ``{type: name, …}``."""
 
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}

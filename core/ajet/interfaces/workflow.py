@@ -1,5 +1,5 @@
-"""A workflow is the user's agent program: a class with ``execute(task, tuner)``, a plain function, or what a plugin makes
-one of (`ajet_workflows`)."""
+"""A workflow is the user's agent program: a class with ``execute(task, tuner)``, a plain function, what a plugin makes
+one of (`ajet_workflows`), or a plugin with settings (`WorkflowPlugin`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +22,7 @@ from urllib.parse import quote, urlsplit
 from ajet.earlier.job_file import todays_name
 from ajet.earlier.programs import Workflow as EarlierWorkflow
 from ajet.earlier.programs import earlier_arguments, field_without_model
+from ajet.interfaces.base import Plugin
 from ajet.types import AjetError, ConfigError, Task, WorkflowOutput
 from ajet.utils.signature import Binding, bind
 from ajet.utils.suggest import nearest
@@ -102,25 +105,63 @@ class Tuner:
         return lambda *args, **kwargs: handles[name](self, *args, **kwargs)
 
 
+class WorkflowPlugin(Plugin):
+    """Base of workflows that a job names by ``type``: they run agents that are programs of their own. One object runs all
+    episodes of a job, many at once.
+
+    Its tasks lack the fields of their metadata that ``task.hidden`` names. A program reaches the model through
+    ``tuner.as_base_url()``.
+    """
+
+    kind = "workflow"
+
+    @abstractmethod
+    async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
+        """Run one episode. `WorkflowFailed` and other exceptions fail this episode only. Cancelled when the episode's time is
+        over: end then what the episode has started."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedWorkflow:
     """A loaded workflow. `fresh` returns the callable for one episode: a new instance if it is a class."""
 
     spec: str
-    target: Callable[..., Any]
+    target: Callable[..., Any] | WorkflowPlugin
     is_async: bool
     arguments: int | Binding
     """How many of (task, tuner) it takes, or which by which name."""
+    withheld: Collection[str] = ()
+    """Fields of the tasks' metadata that it does not get."""
+
+    @property
+    def is_plugin(self) -> bool:
+        """Whether it is a `WorkflowPlugin`."""
+        return isinstance(self.target, WorkflowPlugin)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[LoadedWorkflow]:
+        """The workflow while a job runs: that of a plugin with its resources."""
+        if not isinstance(self.target, WorkflowPlugin):
+            yield self
+            return
+        async with self.target.open() as live:
+            yield replace(self, target=live)
 
     def fresh(self) -> Callable[[Task, Tuner], Any]:
+        """The callable for one episode."""
         call: Any = self.target
         if inspect.isclass(self.target):
             call = getattr(self.target(), "execute")  # noqa: B009 - `load_workflow` has seen it
+        elif isinstance(self.target, WorkflowPlugin):
+            call = self.target.execute
         given = self.arguments
         binding = Binding(_OFFERED[:given]) if isinstance(given, int) else given
         owner = getattr(call, "__self__", None)
 
         def run(task: Task, tuner: Tuner) -> Any:
+            if self.withheld:
+                kept = {name: value for name, value in task.metadata.items() if name not in self.withheld}
+                task = replace(task, metadata=kept)
             arguments = {"task": task, "tuner": tuner}
             if isinstance(owner, EarlierWorkflow):
                 arguments = earlier_arguments(owner, task, tuner)
@@ -129,26 +170,23 @@ class LoadedWorkflow:
         return run
 
 
-def load_workflow(spec: str, folder: Path | None = None, hook: Any = None) -> LoadedWorkflow:
-    """Load ``pkg.module:Name``, ``path/to/file.py:Name``, or what a plugin knows to run.
+def load_workflow(spec: str, hook: Any = None) -> LoadedWorkflow:
+    """Load ``pkg.module:Name`` or ``path/to/file.py:Name``. See `make_workflow`."""
+    return make_workflow(load_object(spec, "workflow"), spec, hook)
 
-    ``hook`` is the plugin manager's hook caller. Its `ajet_workflows` is asked about the spec itself
-    (``cmd:…``), then about the object that it names (a compiled graph, …). ``folder`` is where commands
-    run. Raises ConfigError naming what is wrong.
-    """
-    folder = folder or Path.cwd()
-    found = _of_plugin(spec, spec, folder, hook)
+
+def make_workflow(target: Any, spec: str, hook: Any = None) -> LoadedWorkflow:
+    """A workflow of an object: a class with `execute`, an instance of one, a function, a `WorkflowPlugin`, or what a plugin
+    knows to run. ``spec`` names it. ``hook`` is the plugin manager's hook caller, whose `ajet_workflows` is asked first. Raises
+    ConfigError naming what is wrong."""
+    found: LoadedWorkflow | None = hook.ajet_workflows(workflow=target) if hook is not None else None
     if found is not None:
-        return found
-    return make_workflow(load_object(spec, "workflow"), spec, folder, hook)
-
-
-def make_workflow(target: Any, spec: str, folder: Path, hook: Any = None) -> LoadedWorkflow:
-    """A workflow of an object: a class with `execute`, an instance of one, a function, or what a plugin knows to run.
-    ``spec`` names it. Raises ConfigError naming what is wrong."""
-    found = _of_plugin(target, spec, folder, hook)
-    if found is not None:
-        return found
+        return replace(found, spec=spec)
+    if inspect.isclass(target) and issubclass(target, WorkflowPlugin):
+        _check_constructor(target, spec)
+        target = target()
+    if isinstance(target, WorkflowPlugin):
+        return LoadedWorkflow(spec, target, True, 2)
     if not callable(target) and callable(getattr(target, "execute", None)):
         target = target.execute
     if not callable(target):
@@ -219,11 +257,6 @@ def location_of(error: BaseException) -> str:
     own = [frame for frame in frames if is_users(frame.filename)]
     installed = [frame for frame in frames if is_installed(frame.filename)]
     return next((f"{frame.filename}:{frame.lineno}" for frame in reversed(own or installed)), "")
-
-
-def _of_plugin(workflow: Any, spec: str, folder: Path, hook: Any) -> LoadedWorkflow | None:
-    found = hook.ajet_workflows(workflow=workflow, folder=folder) if hook is not None else None
-    return None if found is None else replace(found, spec=spec)
 
 
 def _load_file(path: Path, what: str) -> Any:

@@ -17,13 +17,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from ajet.earlier.job_file import refuse_earlier
 from ajet.interfaces.base import (
     ChatModelSpec,
-    CodePath,
     JudgeSpec,
     LoggerSpec,
     PathOrName,
     ReaderSpec,
     ServiceSpec,
     Settings,
+    WorkflowSpec,
     by_name,
     by_path,
     by_type,
@@ -103,6 +103,9 @@ class RunSettings(Settings):
         ge=0,
         description="How often a run resumes by itself after a machine, server or process has failed.",
     )
+    record_batches: bool = Field(
+        True, description="Keep what each step trained in the run folder, in `batches/`, for `ajet audit`."
+    )
     loggers: tuple[LoggerSpec, ...] = Field((), description="Further loggers by name, or {type: name, …}.")
     services: tuple[str, ...] = Field(
         (), description="Services that the job needs, by name; like `--with NAME` for each."
@@ -113,7 +116,7 @@ class JobConfig(Settings):
     """A job. The same file works on every backbone."""
 
     task: TaskSettings | None = Field(None, description="Where tasks come from.")
-    workflow: CodePath | None = Field(None, description=ARGUMENTS["workflow"].help)
+    workflow: WorkflowSpec | None = Field(None, description=ARGUMENTS["workflow"].help)
     judge: JudgeSpec | None = Field(
         None,
         description="Judge by name, {type: name, …}, or a function pkg.module:name; default: the workflow's own reward.",

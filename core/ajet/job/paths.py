@@ -10,7 +10,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union
+from typing import Annotated, Any, TypeGuard, TypeVar, Union
 
 from pydantic import BaseModel
 
@@ -48,13 +48,15 @@ class Paths:
         """The whole job. The default of a folder in which commands run becomes explicit too, as the job file of a resumed
         run is in another folder."""
         config = changed_settings(config, "", self._change)
-        if (config.workflow or "").startswith(COMMAND) and config.rollout.workdir is None:
+        if is_command(config.workflow) and config.rollout.workdir is None:
             workdir = {"workdir": self._layers.base_of("workflow")}
             config = config.model_copy(update={"rollout": config.rollout.model_copy(update=workdir)})
         return config
 
     def spec(self, kind: str, spec: Any, where: str) -> Any:
-        """The spec of a plugin."""
+        """The spec of a plugin, or the name of a workflow."""
+        if kind == "workflow" and isinstance(spec, str):
+            return self._code(spec, where)
         spec = by_type(spec)
         if not isinstance(spec, Mapping):
             return spec
@@ -100,7 +102,7 @@ class Paths:
     def _code(self, value: str, where: str) -> str:
         value = todays_name(value)
         file, colon, name = value.rpartition(":")
-        named = file.endswith(".py") and not value.startswith(COMMAND) and not is_object(value)
+        named = file.endswith(".py") and not is_command(value) and not is_object(value)
         return f"{self._absolute(file, where)}{colon}{name}" if named else value
 
     def _class(self, kind: str, name: Any, where: str) -> type[Settings] | None:
@@ -116,6 +118,16 @@ class Paths:
                 self._code(name, f"{where}.type"), where if kind == "judge" else f"{where}.type"
             )
         return found if isinstance(found, type) and issubclass(found, Settings) else None
+
+
+def is_command(workflow: object) -> TypeGuard[str]:
+    """Whether a job's workflow is ``cmd:…``."""
+    return isinstance(workflow, str) and workflow.startswith(COMMAND)
+
+
+def by_command(workflow: str, folder: Path) -> dict[str, Any]:
+    """The spec of which ``cmd:…`` is the short form."""
+    return {"type": "command", "command": workflow.removeprefix(COMMAND), "workdir": folder}
 
 
 def load_named(name: str, where: str) -> Any:

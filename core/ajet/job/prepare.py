@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,12 @@ from ajet.interfaces.logger import Logger
 from ajet.interfaces.prompts import read_prompts
 from ajet.interfaces.reader import Reader, read_all
 from ajet.interfaces.service import Command, Service
-from ajet.interfaces.workflow import LoadedWorkflow, Tuner, load_workflow, make_workflow
-from ajet.job.config import BackboneSettings, JobConfig, Layers
+from ajet.interfaces.workflow import LoadedWorkflow, WorkflowPlugin, load_workflow, make_workflow
+from ajet.job.config import BackboneSettings, JobConfig, Layers, TaskSettings
 from ajet.job.job import Backbone, Job, TargetPlan
 from ajet.job.models import check_model, check_reference
 from ajet.job.objects import OBJECT, given_object, given_reader, is_object
-from ajet.job.paths import COMMAND, Paths, changed_fields, load_named, service_type
+from ajet.job.paths import Paths, by_command, changed_fields, is_command, load_named, service_type
 from ajet.learning.task_selector import known_pass_rates
 from ajet.plugins import P, Plugins, load_plugins, validated
 from ajet.types import ConfigError, Need, Task
@@ -52,7 +52,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
     config = _with_prompts(Paths(plugins, layers, readers=read_tasks).job(config))
     assert config.workflow is not None and config.task is not None
     backbone = build.backbone(config.backbone)
-    workflow = build.workflow(config)
+    workflow = build.workflow(config, config.task.hides(config.judge is not None))
     judge = build.judge(config.judge)
     algorithm = build.plugin(Algorithm, config.train.algorithm, "train.algorithm")
     filters = tuple(
@@ -116,14 +116,11 @@ def _set_defaults(layers: Layers, found: Mapping[str, tuple[object, str]], backb
     return bool(missing)
 
 
-def withholding(workflow: LoadedWorkflow, fields: Sequence[str]) -> LoadedWorkflow:
-    """A command's workflow that gets tasks without these fields of their metadata."""
-
-    async def run(task: Task, tuner: Tuner) -> Any:
-        metadata = {name: value for name, value in task.metadata.items() if name not in fields}
-        return await workflow.target(replace(task, metadata=metadata), tuner)
-
-    return replace(workflow, target=run)
+def build_workflow(layers: Layers, settings: TaskSettings, judged: bool) -> LoadedWorkflow:
+    """The workflow of a job, without the rest of the job. Raises ConfigError."""
+    plugins = load_plugins()
+    config = Paths(plugins, layers).job(layers.job())
+    return _Builder(plugins, layers).workflow(config, settings.hides(judged))
 
 
 def build_plugin(layers: Layers, base: type[P], spec: Mapping[str, Any], where: str) -> P:
@@ -217,20 +214,23 @@ class _Builder:
             )
         return service
 
-    def workflow(self, config: JobConfig) -> LoadedWorkflow:
+    def workflow(self, config: JobConfig, hidden: Collection[str]) -> LoadedWorkflow:
+        """The job's workflow; a program of its own gets tasks without the ``hidden`` fields of their metadata."""
+        found = self._workflow(config)
+        return replace(found, withheld=hidden) if found.is_plugin else found
+
+    def _workflow(self, config: JobConfig) -> LoadedWorkflow:
         spec, hook = config.workflow or "", self.plugins.manager.hook
-        key = "workflow" if config.rollout.workdir is None else "rollout.workdir"
-        folder = config.rollout.workdir or self.layers.base_of(key)
-        if not folder.is_dir():
-            raise ConfigError(key, f"{folder} is not a directory.")
+        if not isinstance(spec, str):
+            return make_workflow(self.plugin(WorkflowPlugin, spec, "workflow"), str(spec.get("type")))
+        if is_command(spec):
+            folder = config.rollout.workdir or self.layers.base_of("workflow")
+            return make_workflow(self.plugin(WorkflowPlugin, by_command(spec, folder), "workflow"), spec)
         if is_object(spec):
             given = given_object(self.layers, "workflow", spec)
-            return make_workflow(given, spec.removeprefix(OBJECT), folder, hook)
-        if spec.startswith(COMMAND):
-            assert config.task
-            return withholding(load_workflow(spec, folder, hook), config.task.hides(config.judge is not None))
+            return make_workflow(given, spec.removeprefix(OBJECT), hook)
         with refusing_calls(f"workflow {spec}"):
-            return load_workflow(spec, folder, hook)
+            return load_workflow(spec, hook)
 
     def judge(self, spec: Mapping[str, Any] | None, where: str = "judge") -> Judge:
         if spec is None:

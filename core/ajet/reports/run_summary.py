@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ajet.interfaces.base import by_type
 from ajet.job.objects import OBJECT, OWN_LOOP
 from ajet.reports.credit import Credit, zero_advantage
 from ajet.reports.folder import Entry, Run
@@ -123,7 +124,7 @@ def summarise(run: Run, credit: Credit) -> RunSummary:
         name=own.get("name"),
         tags=tuple(own.get("tags") or ()),
         state=state_of(run.dir, steps, wanted),
-        workflow=str(job.get("workflow") or "").removeprefix(OBJECT),
+        workflow=str(by_type(job.get("workflow") or "").get("type")).removeprefix(OBJECT),
         model=str(job.get("model") or ""),
         backbone=str((job.get("backbone") or {}).get("name", "")),
         algorithm=str((train.get("algorithm") or {}).get("type", "")),

@@ -242,8 +242,8 @@ def _replayed(plan: Plan, task: RecordedTask, attempt: int) -> Episode:
     return Episode(plan, attempt, output or WorkflowOutput(), record, failed=failed)
 
 
-_OF_A_COMMAND = (
-    "the client of a command must take its address and key from OPENAI_BASE_URL and OPENAI_API_KEY, or from ANTHROPIC_BASE_URL "
+_OF_A_PROGRAM = (
+    "the client of a program must take its address and key from OPENAI_BASE_URL and OPENAI_API_KEY, or from ANTHROPIC_BASE_URL "
     "and ANTHROPIC_API_KEY, which are set for it"
 )
 _IN_THIS_PROCESS = (
@@ -275,7 +275,7 @@ def _explain(
         text = (
             f"the workflow ended without an answered LLM call{refused}"
             + (f", but it connected to {missed[0].where}, which is not captured" if missed else "")
-            + f"; {_OF_A_COMMAND if captured.spec.startswith('cmd:') else _IN_THIS_PROCESS}"
+            + f"; {_OF_A_PROGRAM if captured.is_plugin else _IN_THIS_PROCESS}"
         )
         return Failure(FailureKind.NOTHING_CAPTURED, text=text)
     return failed

@@ -26,6 +26,7 @@ from ajet.chat.renderer import Chat, generation_stops
 from ajet.chat.vision import Vision
 from ajet.interfaces.engine import ChatModelPlugin, Engine, EnginePlugin
 from ajet.interfaces.judge import Judge
+from ajet.interfaces.workflow import LoadedWorkflow
 from ajet.job import DEFAULT_BACKBONE
 from ajet.job.job import Job
 from ajet.job.models import generation_config
@@ -52,6 +53,7 @@ class Runtime:
     batching: DeterministicBatching | None
     chat: Chat | None
     targets: tuple[Target, ...]
+    workflow: LoadedWorkflow
     judge: Judge
     board: Board
     own_models: bool = False
@@ -84,7 +86,7 @@ class Runtime:
             images=Images(settings.images.limits(), _download),
         )
         return EpisodeRunner(
-            workflow=self.job.workflow,
+            workflow=self.workflow,
             answerer=answerer,
             capture=self.capture,
             handles={**self.job.plugins.handles, "as_base_url": self.installed.gateway.as_base_url},
@@ -107,7 +109,7 @@ async def open_runtime(
     own_models: bool = False,
     shows_prints: bool = False,
 ) -> AsyncIterator[Runtime]:
-    """Start engine, models, judge and capture; end them all. ``answers`` takes the place of the engine; with
+    """Start engine, models, workflow, judge and capture; end them all. ``answers`` takes the place of the engine; with
     ``own_models`` nothing does: the workflow's LLM calls go to their own endpoints. What episodes print is kept with them,
     or with ``shows_prints`` goes to the terminal."""
     portal = Portal()
@@ -124,7 +126,7 @@ async def open_runtime(
             targets.append(Target(plan.name, plan.agents, live, plan.trained, adapter))
         chat = chat_of(engine, job.config.rollout) if engine else None
         batching = DeterministicBatching(engine) if engine and job.config.run.deterministic else None
-        async with job.judge.open() as judge:
+        async with job.workflow.open() as workflow, job.judge.open() as judge:
             with (
                 Capture(
                     portal,
@@ -153,6 +155,7 @@ async def open_runtime(
                         batching=batching,
                         chat=chat,
                         targets=tuple(targets),
+                        workflow=workflow,
                         judge=judge,
                         board=Board(),
                         own_models=own_models,

@@ -18,14 +18,15 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
 
 from ajet.interfaces.prompts import Prompts, current_prompts
-from ajet.interfaces.workflow import LoadedWorkflow, Tuner, WorkflowFailed
-from ajet.types import ConfigError, Task, WorkflowOutput
+from ajet.interfaces.workflow import Tuner, WorkflowFailed, WorkflowPlugin
+from ajet.types import Task, WorkflowOutput
 from ajet.utils.process_group import signal_group
 
-SCHEME = "cmd:"
 MOST_ANSWER = 1 << 20
 """Maximum bytes of the last line of stdout; everything before it is dropped."""
 MOST_ERRORS = 8 << 10
@@ -38,30 +39,46 @@ GRACE = 0.5
 _FIELDS = ("reward", "response", "is_success", "metrics", "metadata")
 
 
-def command_workflow(spec: str, folder: Path) -> LoadedWorkflow:
-    """The workflow of ``cmd:<command>``, run in ``folder``. Raises ConfigError, which names what is wrong."""
-    if not hasattr(os, "killpg"):
-        raise ConfigError(
-            f"workflow {spec}", "cmd: workflows need process groups, which only POSIX systems have."
-        )
-    try:
-        command = shlex.split(spec.removeprefix(SCHEME))
-    except ValueError as error:
-        raise ConfigError(f"workflow {spec}", f"{error}; quote arguments as in a shell.") from None
-    if not command:
-        raise ConfigError(f"workflow {spec}", "write cmd: and a command, such as cmd:python agent.py.")
-    program = command[0]
-    executable = str(folder / program) if os.sep in program else program
-    if shutil.which(executable) is None:
-        raise ConfigError(f"workflow {spec}", f"{program!r} is not a program that can be run from {folder}.")
+class CommandWorkflow(WorkflowPlugin):
+    """Runs a command for each episode."""
 
-    async def run(task: Task, tuner: Tuner) -> WorkflowOutput:
+    name = "command"
+
+    command: tuple[str, ...] = Field(
+        description="Program and arguments: a list, or a text that is split as a shell would. No shell runs it."
+    )
+    workdir: Path = Field(description="Folder in which it runs.")
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _words(cls, command: Any) -> Any:
+        if isinstance(command, str):
+            try:
+                command = shlex.split(command)
+            except ValueError as error:
+                raise ValueError(f"{error}; quote arguments as in a shell") from None
+        if isinstance(command, list | tuple) and not command:
+            raise ValueError("name a program, as in cmd:python agent.py")
+        return command
+
+    @model_validator(mode="after")
+    def _can_run(self) -> Self:
+        if not hasattr(os, "killpg"):
+            raise ValueError("commands need process groups, which only POSIX systems have")
+        if not self.workdir.is_dir():
+            raise ValueError(f"{self.workdir} is not a directory")
+        program = self.command[0]
+        executable = str(self.workdir / program) if os.sep in program else program
+        if shutil.which(executable) is None:
+            raise ValueError(f"{program!r} is not a program that can be run from {self.workdir}")
+        return self
+
+    async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
+        """See `WorkflowPlugin.execute`."""
         prompts = current_prompts.get() or Prompts({})
         with prompts.as_variables() as variables:
             environment = {**os.environ, **tuner.as_base_url().environment(), **variables}
-            return await run_command(command, folder, task, environment)
-
-    return LoadedWorkflow(spec, run, True, 2)
+            return await run_command(list(self.command), self.workdir, task, environment)
 
 
 async def run_command(

@@ -52,7 +52,7 @@ def ajet_workflows(workflow: Any) -> LoadedWorkflow | None:
     """A workflow function written for AgentScope's tuner, as a workflow; None for anything else."""
     from ajet_agentscope.tuner.functions import tuner_workflow
 
-    return None if isinstance(workflow, str) else tuner_workflow(workflow)
+    return tuner_workflow(workflow)
 
 
 @hookimpl

@@ -73,7 +73,7 @@ class Running:
         first = self._candidates.first
         if not first:
             raise ConfigError(
-                f'workflow {job.config.workflow}: asks for no text. Take the text to tune from ajet.prompt("NAME", default), or '
+                f'workflow {job.workflow.spec}: asks for no text. Take the text to tune from ajet.prompt("NAME", default), or '
                 "for a program that reads AJET_PROMPTS write its texts under `prompts` into the job."
             )
         search = Search(

@@ -64,7 +64,9 @@ def run_row(run: OpenRun) -> dict[str, Any]:
         "state": "unreadable" if problem else state.name,
         "started": datetime.fromtimestamp(start).astimezone().isoformat(timespec="seconds") if start else "",
         "seconds": max(0.0, round(span[1] - span[0], 1)) if span[1] else None,
-        "workflow": _text(job.get("workflow")).removeprefix(OBJECT),
+        "workflow": _text(_mapping(job.get("workflow")).get("type", job.get("workflow"))).removeprefix(
+            OBJECT
+        ),
         "backbone": backbone,
         "model": _text(job.get("model")),
         "algorithm": _text(_mapping(train.get("algorithm")).get("type", train.get("algorithm"))),

@@ -226,7 +226,7 @@ def test_the_job_file_names_the_graph(tmp_path: Any) -> None:
         "builder.add_edge(START, 'node')\n"
         "graph = builder.compile()\n"
     )
-    workflow = load_workflow(f"{tmp_path}/agent.py:graph", tmp_path, load_plugins().manager.hook)
+    workflow = load_workflow(f"{tmp_path}/agent.py:graph", load_plugins().manager.hook)
     assert asyncio.run(workflow.fresh()(Task("t", "hi"), None)) == "done"  # type: ignore[arg-type]
 
 

@@ -72,7 +72,7 @@ def with_units(
 ) -> Outside:
     """Run ``main`` with units over a scripted engine."""
     job = job_of(folder, rollout={"retries": 1})
-    job = replace(job, workflow=make_workflow(workflow, "the test's", folder), judge=judge or job.judge)
+    job = replace(job, workflow=make_workflow(workflow, "the test's"), judge=judge or job.judge)
     outside = Outside()
     tokenizer, model_type = Calculator().tokenizer(0)
     engine = ScriptedEngine(tokenizer, lambda request, prompt: "3", model_type=model_type)

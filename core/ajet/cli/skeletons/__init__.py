@@ -25,8 +25,7 @@ KINDS = {
     "judge": Kind("A judge for AgentJet: `judge: {type: «name»}` in a job."),
     "reader": Kind("A reader for AgentJet: `task: {reader: {type: «name»}}` in a job."),
     "workflow": Kind(
-        "Workflows for AgentJet with a scheme of their own: `workflow: «name»:WORDS` in a job.",
-        show="ajet plugins",
+        "A workflow for AgentJet: `workflow: {type: «name»}` in a job.",
     ),
     "logger": Kind("A logger for AgentJet: `run: {loggers: [«name»]}` in a job."),
     "filter": Kind("A filter for AgentJet: `train: {filters: [«name»]}` in a job."),
