@@ -208,6 +208,7 @@ class Learner:
             step,
             seconds_rollout=self._seconds,
             saved=lambda: self.saved,
+            record=self._recorder.batch,
         )
         for episode in episodes:
             self._recorder.episode(episode, phase="train", step=step)
@@ -298,7 +299,7 @@ async def open(
         with held(folder, lines.say):
             keep_tokenizer(folder, trainer.engine.tokenizer, lines)
             listeners = Listeners(ready, folder)
-            recorder = RunRecorder(folder, listeners.episode_end)
+            recorder = RunRecorder(folder, listeners.episode_end, batches=ready.config.run.record_batches)
             with listeners.run(), closing(recorder):
                 async with open_runtime(ready, engine=trainer.engine) as runtime:
                     learner = Learner(ready, trainer, runtime, recorder, listeners)

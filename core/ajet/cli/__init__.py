@@ -22,6 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 from ajet.cli import (
+    audit,
     check,
     config,
     data,
@@ -193,6 +194,7 @@ def _commands() -> TyperGroup:
     app.command("dpo")(dpo.dpo)
     app.command("list")(list_runs.list_runs)
     app.command("show")(show.show)
+    app.command("audit")(audit.audit)
     app.command("check")(check.check)
     app.command("plan")(plan.plan)
     app.command("serve")(serve.serve)

@@ -103,6 +103,9 @@ class RunSettings(Settings):
         ge=0,
         description="How often a run resumes by itself after a machine, server or process has failed.",
     )
+    record_batches: bool = Field(
+        True, description="Keep what each step trained in the run folder, in `batches/`, for `ajet audit`."
+    )
     loggers: tuple[LoggerSpec, ...] = Field((), description="Further loggers by name, or {type: name, …}.")
     services: tuple[str, ...] = Field(
         (), description="Services that the job needs, by name; like `--with NAME` for each."

@@ -22,7 +22,9 @@ from ajet.learning.credit import EPISODE, advantage_of, advantages
 from ajet.learning.critic import estimated
 from ajet.learning.objective import Objective
 from ajet.learning.pairs import paired
+from ajet.rollout.batch_record import Account
 from ajet.rollout.episode import Episode
+from ajet.tracker.call import Call
 from ajet.tracker.record import sampled
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import Batch, Metrics, Sample
@@ -38,6 +40,7 @@ class RolloutBatch:
     metrics: Metrics
     epochs: int = 1
     """How often each sample occurs in the batch's mini-batches."""
+    account: Account = field(default_factory=Account)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,8 @@ class Learnable:
     """Tokens that its trained calls would have without merging, each with its whole prompt."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Sampled tokens that are not trained, by policy."""
+    left_out: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The numbers of the calls that sampled them, by policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +74,13 @@ class Selection:
     max_timelines: int | None = None
     seed: str = ""
 
-    def choose(self, episode: Episode) -> tuple[list[Timeline], Counter[str]]:
-        """The timelines of an episode, and the tokens that were dropped, by policy."""
+    def choose(self, episode: Episode) -> tuple[list[Timeline], dict[str, list[Call]]]:
+        """The timelines of an episode, and the calls that were dropped, by policy."""
         calls = episode.record.trained_calls
-        dropped: Counter[str] = Counter()
+        dropped: dict[str, list[Call]] = {}
         for policy in self.filters:
             out = set(policy.drop(episode.record, calls))
-            dropped[policy.name] += sampled(c for c in calls if c.number in out)
+            dropped.setdefault(policy.name, []).extend(c for c in calls if c.number in out)
             calls = [c for c in calls if c.number not in out]
         lines = timelines(calls)
         if self.max_timelines is not None and len(lines) > self.max_timelines:
@@ -83,13 +88,16 @@ class Selection:
                 range(len(lines)), self.max_timelines
             )
             kept = [lines[i] for i in sorted(chosen)]
-            dropped["max_timelines"] += _trained(lines) - _trained(kept)
+            left = {span.call for line in kept for span in line.spans}
+            dropped["max_timelines"] = [
+                c for c in calls if c.number not in left and len(c.generation.token_ids)
+            ]
             lines = kept
         images_in = episode.record.images_in
         lines = [
             replace(line, images=found) if (found := images_in(line.token_ids)) else line for line in lines
         ]
-        return lines, +dropped
+        return lines, {policy: out for policy, out in dropped.items() if sampled(out)}
 
     def learnable(self, episode: Episode) -> Learnable | None:
         """What is learned from an episode; None if it failed or no token of it was sampled for training."""
@@ -106,7 +114,8 @@ class Selection:
             lines=lines,
             sampled_tokens=episode.record.sampled_tokens,
             call_tokens=sum(call.end.length for call in episode.record.trained_calls),
-            dropped=dropped,
+            dropped={policy: sampled(out) for policy, out in dropped.items()},
+            left_out={policy: [c.number for c in out] for policy, out in dropped.items()},
         )
 
 
@@ -162,13 +171,15 @@ def batch_of(
         return None
     found = advantages(algorithm, groups, lambda episode: bool(episode.lines))
     samples: list[Sample] = []
-    minis = []
+    minis, sums = [], []
     for numbers in _split(list(groups), mini_batches, seed):
         members = [(e, a) for n in numbers for e, a in zip(groups[n], found[n], strict=True) if e.lines]
         if not members:
             continue
         first = len(samples)
-        samples += _samples(members, algorithm, adapters)
+        new, weighed = _samples(members, algorithm, adapters)
+        samples += new
+        sums.append(weighed)
         minis.append(list(range(first, len(samples))))
     dropped: Counter[str] = sum((Counter(e.dropped) for group in groups.values() for e in group), Counter())
     metrics: Metrics = {
@@ -191,21 +202,36 @@ def batch_of(
         partial(estimated, algorithm) if isinstance(algorithm, ActorCritic) else None,
     )
     total = sum(e.sampled_tokens for group in groups.values() for e in group)
-    return RolloutBatch(batch, total - dropped.total(), metrics, epochs)
+    account = Account(
+        groups={e.id: e.group for group in groups.values() for e in group},
+        calls=_by_rule(e for group in groups.values() for e in group),
+        sums=sums,
+    )
+    return RolloutBatch(batch, total - dropped.total(), metrics, epochs, account)
+
+
+def _by_rule(episodes: Iterable[Learnable]) -> dict[str, dict[str, Sequence[int]]]:
+    """The calls that were left out, by policy and episode."""
+    found: dict[str, dict[str, Sequence[int]]] = {}
+    for episode in episodes:
+        for policy, calls in episode.left_out.items():
+            found.setdefault(policy, {})[episode.id] = calls
+    return found
 
 
 def _samples(
     members: Sequence[tuple[Learnable, Mapping[str, float]]],
     algorithm: Algorithm,
     adapters: Collection[str],
-) -> list[Sample]:
-    """The samples of a mini-batch's episodes with these advantages."""
+) -> tuple[list[Sample], dict[str, float]]:
+    """The samples of a mini-batch's episodes with these advantages, and what the weights of each adapter add up to."""
 
     def adapter(line: Timeline) -> str | None:
         target = line.spans[0].target
         return target if target in adapters else None
 
     weights: dict[tuple[str | None, str], float] = {}
+    sums: dict[str, float] = {}
     for name in {adapter(line) for episode, _ in members for line in episode.lines}:
         tokens = {
             episode.id: _trained([line for line in episode.lines if adapter(line) == name])
@@ -214,6 +240,7 @@ def _samples(
         present = [episode for episode, count in tokens.items() if count]
         found = algorithm.weights(np.array([tokens[episode] for episode in present], np.float64))
         weights |= {(name, episode): float(weight) for episode, weight in zip(present, found, strict=True)}
+        sums[name or ""] = sum(weights[name, episode] * tokens[episode] for episode in present)
     samples = [
         replace(
             timeline_sample(line, advantages, weights[adapter(line), episode.id]),
@@ -223,9 +250,9 @@ def _samples(
         for episode, advantages in members
         for line in episode.lines
     ]
-    if "pairs" not in algorithm.needs:
-        return samples
-    return paired(samples, [episode.group for episode, _ in members for _ in episode.lines])
+    if "pairs" in algorithm.needs:
+        samples = paired(samples, [episode.group for episode, _ in members for _ in episode.lines])
+    return samples, sums
 
 
 def _credited(

@@ -19,9 +19,10 @@ from ajet.learning.collapse import CollapseCheck, saved_before, train_again
 from ajet.learning.gap import GapCheck
 from ajet.learning.rollouts import ValidationFailed
 from ajet.learning.settings import TrainSettings
+from ajet.rollout.batch_record import Account
 from ajet.rollout.checkpoints import is_validated
 from ajet.rollout.recorder import RunRecorder
-from ajet.types import AjetError, Metrics
+from ajet.types import AjetError, Batch, Metrics
 from ajet.utils.threads import to_its_end
 
 log = logging.getLogger("ajet")
@@ -101,6 +102,7 @@ async def _train(loop: Loop, ahead: _Ahead, saving: _Saving, first_step: int) ->
             step,
             seconds_rollout=rollout,
             saved=partial(saved_before, recorder.dir),
+            record=recorder.batch,
         )
         seconds += time.monotonic() - started - waited
         metrics["seconds_checkpoint"] = waited
@@ -145,12 +147,15 @@ async def training_step(
     *,
     seconds_rollout: float,
     saved: Callable[[], Path | None],
+    record: Callable[[int, Batch, Account], None],
 ) -> Metrics:
     """Update the weights with a batch and publish them; returns the step's metrics. ``seconds_rollout`` says how long the
-    batch took, and ``saved`` finds the last checkpoint. Raises NotFinite, and then publishes nothing."""
+    batch took, ``saved`` finds the last checkpoint, and ``record`` writes what is trained, during the update. Raises
+    NotFinite, and then publishes nothing."""
     started = time.monotonic()
     # A thread keeps what it was given until it runs again after its work, on a busy machine after the next step has begun.
-    given = [batch.batch]
+    given, kept = [batch.batch], [(batch.batch, batch.account)]
+    recorded = asyncio.create_task(asyncio.to_thread(lambda: record(step, *kept.pop())))
     try:
         updated = await asyncio.to_thread(lambda: trainer.update(given.pop()))
         for name in ("loss", "grad_norm"):
@@ -158,6 +163,8 @@ async def training_step(
                 raise FloatingPointError(f"the {name} is {updated[name]}")
     except FloatingPointError as error:
         raise NotFinite(f"step {step}: {error}. {train_again(saved(), batch.batch.learning_rate)}") from error
+    finally:
+        await recorded
     assert_all_trained(batch, updated, step)
     version = await publish()
     return {

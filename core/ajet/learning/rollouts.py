@@ -117,6 +117,7 @@ class RolloutSource:
             filters=self.filters,
             adapters=self.adapters,
         )
+        batch.account.episodes.update(found.left_out)
         if len(episodes) < found.ended:
             self.recorder.unused(step, [e.plan.id for e in episodes])
         seconds = time.monotonic() - started
@@ -145,6 +146,8 @@ class _Step:
         self.step = step
         self.ended = 0
         self.counts: Metrics = {}
+        self.left_out: dict[str, list[str]] = {}
+        """By rule, the ids of the episodes that have ended and are not in the batch."""
         self._groups: dict[int, list[Episode]] = {}
         """The groups that count, by number, in the order in which they were completed."""
 
@@ -172,6 +175,7 @@ class _Step:
         if self.source.settings.dynamic_sampling > 1:
             differing = {n: group for n, group in groups.items() if _rewards_differ(group)}
             skipped = [e for n, group in groups.items() if n not in differing for e in group]
+            self._leave_out("equal_rewards", skipped if differing else ())
             self.counts["groups_skipped"] = len(groups) - len(differing)
             self.counts["tokens_skipped"] = sum(e.record.sampled_tokens for e in skipped)
             groups = differing or groups
@@ -220,9 +224,13 @@ class _Step:
             self._count("groups_unused", len(started) - len(complete))
             self._count("episodes_cancelled", len(plans) - sum(map(len, groups.values())))
             self._count("tokens_unused", sum(e.record.sampled_tokens for e in unused))
+            self._leave_out("oversampled", unused)
 
     def _count(self, name: str, number: int) -> None:
         self.counts[name] = self.counts.get(name, 0) + number
+
+    def _leave_out(self, rule: str, episodes: Iterable[Episode]) -> None:
+        self.left_out.setdefault(rule, []).extend(e.plan.id for e in episodes)
 
 
 def _rewards_differ(group: Sequence[Episode]) -> bool:
@@ -262,6 +270,8 @@ def step_batch(
     if batch is None:
         raise AjetError(f"step {step}: nothing to train on: {why_nothing(kept, counts)}")
     batch.metrics.update(counts)
+    used = {e.plan.id for e in kept}
+    batch.account.episodes["stale"] = [e.plan.id for e in episodes if e.plan.id not in used]
     return batch, kept
 
 

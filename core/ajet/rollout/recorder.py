@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ajet.rollout.batch_record import BATCHES, Account, batch_file, packed, write_batch
 from ajet.rollout.checkpoints import (
     CHECKPOINTS,
     add_validation,
@@ -22,7 +23,7 @@ from ajet.rollout.checkpoints import (
 from ajet.rollout.episode import Episode
 from ajet.rollout.image_folder import IMAGES, ImageFolder
 from ajet.rollout.journal import JournalLine
-from ajet.types import AjetError, Metrics
+from ajet.types import AjetError, Batch, Metrics
 from ajet.utils.files import sync, writing
 
 Line = TypeVar("Line")
@@ -34,14 +35,17 @@ _FIELDS = {"episode": ("step", "id"), "superseded": ("from_step",)}
 class RunRecorder:
     """Appends to one run folder. Appending an episode id twice changes nothing. Raises AjetError, which names the file
     and the remedy, if a file cannot be written, and at once if a line of it is damaged. ``on_episode`` is called with
-    each episode that `episode` has appended, its phase and step."""
+    each episode that `episode` has appended, its phase and step. With ``batches``, `batch` keeps what was trained."""
 
     def __init__(
         self,
         run_dir: Path,
         on_episode: Callable[[Episode, str, int], None] = lambda episode, phase, step: None,
+        *,
+        batches: bool = False,
     ) -> None:
         self.dir = run_dir
+        self._keep_batches = batches
         self._on_episode = on_episode
         with writing(run_dir):
             (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
@@ -79,6 +83,15 @@ class RunRecorder:
         self._pass_rates = self._pass_rates or _Lines(self.dir / PASS_RATES)
         self._pass_rates.append({"type": "pass_rates", "step": step, "groups": groups})
 
+    def batch(self, step: int, batch: Batch, account: Account) -> None:
+        """Write what a step trains, unless batches are not kept. May be called in another thread."""
+        if self._keep_batches:
+            self.packed_batch(step, packed(step, batch, account))
+
+    def packed_batch(self, step: int, data: bytes) -> None:
+        """Write what a step trains, as `packed` returns it."""
+        write_batch(batch_file(self.dir, step), data)
+
     def supersede(self, step: int, keep: Mapping[str, Any]) -> None:
         """Mark all episodes of ``step`` and later steps as superseded, except the ids in ``keep``."""
         self._journal.append({"type": "superseded", "from_step": step, "keep": sorted(keep)})
@@ -103,6 +116,8 @@ class RunRecorder:
         called in another thread while episodes are appended."""
         for lines in filter(None, (self._journal, self._metrics, self._pass_rates)):
             lines.sync()
+        if (self.dir / BATCHES).exists():
+            sync(self.dir / BATCHES)
         return write_checkpoint(self.dir, step, save, state, keep_last, keep_best=keep_best)
 
     def validated(self, step: int, reward: float) -> None:

@@ -31,7 +31,7 @@ from ajet.runs.runtime import open_runtime, training_policy
 from ajet.tracker.breaks import CAUSES, Break, discarded
 from ajet.tracker.call import Call
 from ajet.tracker.forest import forest
-from ajet.tracker.record import merging_key
+from ajet.tracker.record import merging_key, sampled
 from ajet.utils.asyncrun import run
 
 LONG = 8
@@ -169,7 +169,9 @@ def examine(
     hidden = job.config.task.hides(judged=True) if job.config.task else ()
     filtered = any(isinstance(policy, DiscardedAttempts) for policy in job.filters)
     select = Selection(job.filters, job.config.train.max_timelines, str(job.config.run.seed))
-    dropped: Counter[str] = sum((select.choose(e)[1] for e in judged), Counter())
+    dropped: Counter[str] = Counter()
+    for e in judged:
+        dropped.update({policy: sampled(out) for policy, out in select.choose(e)[1].items()})
     return Report(
         run_dir=run_dir,
         episodes=episodes,

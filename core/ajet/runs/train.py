@@ -61,7 +61,7 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
         keep_same_tasks(run_dir, job)
         keep_tokenizer(run_dir, trainer.engine.tokenizer, progress)
         listeners = Listeners(job, run_dir)
-        recorder = RunRecorder(run_dir, listeners.episode_end)
+        recorder = RunRecorder(run_dir, listeners.episode_end, batches=config.run.record_batches)
         done = 0
         if job.resume:
             done = restore(run_dir, trainer.load, progress.say)

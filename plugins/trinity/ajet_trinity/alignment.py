@@ -219,6 +219,7 @@ OURS: Mapping[str, str] = {
     "run.restarts": "by `ajet run`, which starts Trinity again from the last checkpoint",
     "run.name": "in the run folder, and by loggers",
     "run.tags": "in the run folder, and by loggers",
+    "run.record_batches": "in the run folder",
     "run.loggers": "in the process of `ajet run`",
     "run.services": "started beside `ajet run`",
     "plugins": "for commands of plugins",

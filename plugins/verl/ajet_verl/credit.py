@@ -26,7 +26,7 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from ajet import AjetError, Job
-from ajet.backbones import Learnable, Metrics, Objective, RolloutBatch, Sample, batch_of, objective
+from ajet.backbones import Learnable, Metrics, Objective, RolloutBatch, Sample, batch_of, objective, packed
 from ajet_verl.alignment import router_replay
 from ajet_verl.layout import PADDING, TREE, choice, lay_out
 from ajet_verl.lengths import at_once
@@ -143,6 +143,9 @@ class Credit:
             with_tokens=self.trees.flops is not None,
         )
         self.learned.batch(found, batch, self.global_steps, train.epochs)
+        if self.job.config.run.record_batches and not single:
+            record = packed(self.global_steps, found.whole.batch, found.whole.account, with_tokens=False)
+            recorder_of(self.config).batch.remote(self.global_steps, record)
         learning = [[i for i in mini if found.has_credit(i)] for mini in found.mini_batches]
         learning = [mini for mini in learning if mini]
         self._update = _Update(len(learning), sum(found.trained(i) for mini in learning for i in mini))

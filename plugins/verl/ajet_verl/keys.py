@@ -235,6 +235,7 @@ OURS: Mapping[str, str] = {
     "run.restarts": "by `ajet run`, which starts verl again from the last checkpoint",
     "run.name": "in the run folder, and by loggers",
     "run.tags": "in the run folder, and by loggers",
+    "run.record_batches": "in the run folder, without token ids; not in separate_async",
     "run.loggers": "in the process of `ajet run`",
     "run.services": "started beside `ajet run`; `ray` is the cluster to join",
     "plugins": "for commands of plugins, such as `ajet online`",

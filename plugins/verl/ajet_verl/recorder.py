@@ -139,6 +139,10 @@ class Recorder:
             self._run.validated(step, metrics["reward"])
         self._events.append(Event(phase, step, metrics))
 
+    def batch(self, step: int, data: bytes) -> None:
+        """Write what a step trains, as `ajet.backbones.packed` returns it."""
+        self._run.packed_batch(step, data)
+
     def progress(self, phase: str, done: int, total: int) -> None:
         """Report that ``done`` of ``total`` episodes of a phase have ended."""
         self._events.append(Event("episodes", text=phase, done=done, total=total))

@@ -1,0 +1,157 @@
+"""The journal: every episode that the run recorded, and its calls with their tokens.
+
+An episode's line stores tokens as branches (parent, length at which it is left, tokens) and chats as (message before,
+message). A call names two positions (branch, length): the ends of its prompt and of its answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ajet.audit.files import Folder
+
+JOURNAL = "episodes.jsonl"
+
+
+@dataclass(slots=True)
+class Entry:
+    """Where an episode's line is, and what became of it."""
+
+    id: str
+    phase: str
+    step: int
+    place: int
+    length: int
+    done_again: bool = False
+    """Whether a resumed run superseded it."""
+    is_latest: bool = True
+    """Whether no later line has its id."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call that an engine answered."""
+
+    data: Mapping[str, Any]
+    episode: Episode = field(repr=False)
+
+    @property
+    def number(self) -> int:
+        return int(self.data["number"])
+
+    @property
+    def start(self) -> int:
+        """The length of its prompt."""
+        return int(self.data["tokens"]["prompt"][1])
+
+    @property
+    def end(self) -> int:
+        """The length of prompt and answer."""
+        return int(self.data["tokens"]["end"][1])
+
+    @cached_property
+    def ids(self) -> Any:
+        """int32: its prompt and its answer."""
+        return self.episode.sequence(self.data["key"], *self.data["tokens"]["end"])
+
+    @property
+    def trained(self) -> bool:
+        return bool(self.data["tokens"]["trained"])
+
+    @cached_property
+    def versions(self) -> Any:
+        """int32: the weight version that sampled each token."""
+        return np.frombuffer(base64.b64decode(self.data["tokens"]["versions"]), "<i4")
+
+    @cached_property
+    def checksum(self) -> int:
+        """CRC-32 of its logprobs."""
+        return zlib.crc32(base64.b64decode(self.data["tokens"]["logprobs"]))
+
+    def fault(self) -> str:
+        """Whether its own numbers contradict each other; empty if not."""
+        count = self.end - self.start
+        logprobs = len(base64.b64decode(self.data["tokens"]["logprobs"])) // 4
+        if not count == logprobs == len(self.versions):
+            return f"it has {count} tokens, {logprobs} logprobs and {len(self.versions)} weight versions"
+        if len(self.ids) != self.end:
+            return f"{len(self.ids)} of its {self.end} tokens are there"
+        prompt = self.episode.sequence(self.data["key"], *self.data["tokens"]["prompt"])
+        return "" if np.array_equal(prompt, self.ids[: self.start]) else "its prompt is not what it continues"
+
+
+class Episode:
+    """An episode's line."""
+
+    def __init__(self, line: Mapping[str, Any]) -> None:
+        self.line = line
+        self.id: str = line["id"]
+        self.calls = {c["number"]: Call(c, self) for c in line["calls"] if "tokens" in c}
+        self.others = [c for c in line["calls"] if "tokens" not in c]
+        """Calls that a chat model answered, whose tokens are unknown."""
+
+    def sequence(self, key: str, branch: int, length: int) -> Any:
+        """int32: the tokens from the root to a position of a tree."""
+        rows, parts = self.line["trees"][key], []
+        while branch >= 0:
+            parent, start, data = rows[branch]
+            parts.append(np.frombuffer(base64.b64decode(data), "<i4")[: max(length - start, 0)])
+            branch, length = parent, min(length, start)
+        return np.concatenate(parts[::-1])
+
+    def chat(self, key: str, end: int) -> list[dict[str, Any]]:
+        """The messages up to one of them."""
+        rows, found = self.line["chats"][key], []
+        while end >= 0:
+            end, message = rows[end]
+            found.append(message)
+        return found[::-1]
+
+    def unrecorded(self) -> int:
+        """Tokens that its calls sampled beside the recorded ones: those of attempts before the last one, and answers that no
+        client got. 0 where they cannot be told apart from another model's."""
+        spent = self.line.get("spent", {}).get("completion_tokens", 0)
+        return 0 if self.others else max(spent - sum(c.end - c.start for c in self.calls.values()), 0)
+
+
+class Journal:
+    """All episodes of a run; their lines are read when they are needed."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._path = folder.path / JOURNAL
+        self.entries: list[Entry] = []
+        latest: dict[str, Entry] = {}
+        for place, raw in folder.lines(JOURNAL):
+            try:
+                line = json.loads(raw)
+            except ValueError:
+                folder.faults.append(f"{JOURNAL}, byte {place}: the line is not JSON")
+                continue
+            if line["type"] == "superseded":
+                for entry in self.entries if line["from_step"] in folder.resumed_from else ():
+                    entry.done_again |= entry.step >= line["from_step"] and entry.id not in line["keep"]
+            elif line["type"] == "episode":
+                entry = Entry(line["id"], line["phase"], line["step"], place, len(raw))
+                if entry.id in latest:
+                    latest[entry.id].is_latest = False
+                latest[entry.id] = entry
+                self.entries.append(entry)
+
+    def episode(self, entry: Entry) -> Episode:
+        """The episode of an entry."""
+        with self._path.open("rb") as file:
+            file.seek(entry.place)
+            return Episode(json.loads(file.read(entry.length)))
+
+
+def names_of(filters: Sequence[Any]) -> set[str]:
+    """The names of a job's filters."""
+    return {f["type"] if isinstance(f, Mapping) else f for f in filters}

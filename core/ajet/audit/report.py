@@ -1,0 +1,64 @@
+"""The result of an audit as text, and as one JSON object."""
+
+from __future__ import annotations
+
+import json
+
+from ajet.audit.steps import Audit
+from ajet.utils.terminal import table
+
+SHOWN = 50
+"""Faults that are printed."""
+RULES = {
+    "after_the_last_checkpoint": "their step is not in the newest weights",
+    "done_again": "a resumed run did their step again",
+    "equal_rewards": "their group was replaced: train.dynamic_sampling",
+    "failed": "their episode failed",
+    "frozen": "their target is not trained",
+    "greedy": "they were sampled at temperature 0",
+    "max_timelines": "train.max_timelines",
+    "no_credit": "advantage 0, as with equal rewards",
+    "not_in_batch": "the backbone did not use them, and does not say why",
+    "not_received": "no client got the answer",
+    "oversampled": "their group was not needed: rollout.oversample",
+    "retried_attempts": "their attempt failed, and another one followed",
+    "stale": "train.max_staleness",
+    "validation": "validation, not training",
+}
+"""What the rules mean; others are filters of the job."""
+
+
+def describe(audit: Audit) -> str:
+    """The table, what could not be checked, and the faults, a line each."""
+    rows = [("trained", f"{audit.trained:,}", "once each, in the context in which they were sampled")]
+    rows += [
+        (rule, f"{count:,}", RULES.get(rule, "a filter of the job"))
+        for rule, count in sorted(audit.excluded.items())
+        if count
+    ]
+    steps = f"{len(audit.folder.steps)} step{'s' if len(audit.folder.steps) != 1 else ''}"
+    lines = [
+        f"{audit.folder.path.name}: {steps}, {audit.calls:,} calls, {audit.sampled:,} sampled tokens",
+        "",
+    ]
+    lines.append(table(rows))
+    lines += ["", *(f"not checked: {note}" for note in audit.notes)] if audit.notes else []
+    lines += ["", *(f"unexplained: {fault}" for fault in audit.faults[:SHOWN])] if audit.faults else []
+    if len(audit.faults) > SHOWN:
+        lines.append(f"… and {len(audit.faults) - SHOWN:,} more")
+    return "\n".join(lines)
+
+
+def as_json(audit: Audit) -> str:
+    """One JSON object, on one line."""
+    return json.dumps(
+        {
+            "calls": audit.calls,
+            "sampled_tokens": audit.sampled,
+            "trained_tokens": audit.trained,
+            "excluded": {rule: count for rule, count in sorted(audit.excluded.items()) if count},
+            "unexplained": len(audit.faults),
+            "steps": len(audit.folder.steps),
+            "sha256": audit.folder.hashes,
+        }
+    )
