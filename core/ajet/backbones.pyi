@@ -86,7 +86,7 @@ from ajet.runs.runtime import (
     evaluation_policy as evaluation_policy, make_chat as make_chat, open_runtime as open_runtime,
     preferred_engine as preferred_engine, training_policy as training_policy,
 )
-from ajet.runs.serve import answering as answering, checked_key as checked_key, warn_of_network as warn_of_network
+from ajet.runs.serve import answering as answering, checked_key as checked_key
 from ajet.runs.train import (
     recorded_validation as recorded_validation, refuse_ruined as refuse_ruined, train_job as train_job, validation as validation,
 )
@@ -96,7 +96,7 @@ from ajet.capture.answers import Answerer as Answerer, Choice as Choice
 from ajet.capture.clients import httpx as httpx, install_translated as install_translated
 from ajet.capture.clients.translated import Matcher as Matcher
 from ajet.capture.context import answering_episode as answering_episode, passing_through as passing_through
-from ajet.capture.gateway.listening import listen as listen, url_of as url_of
+from ajet.capture.gateway.listening import listen as listen, url_of as url_of, warn_of_network as warn_of_network
 from ajet.capture.gateway.metrics import exposition as exposition, labelled as labelled
 from ajet.capture.gateway.server import Admitted as Admitted, Gateway as Gateway, Page as Page
 from ajet.capture.gateway.stopping import stopped as stopped

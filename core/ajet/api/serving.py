@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ajet.api.calling import anywhere
+from ajet.capture.gateway.listening import warn_of_network
 from ajet.capture.sampling import SamplingPolicy
 from ajet.interfaces.progress import Silent
 from ajet.plugins import validated
 from ajet.rollout.settings import RolloutSettings
-from ajet.runs.serve import checked_key, served, serving, warn_of_network
+from ajet.runs.serve import checked_key, served, serving
 from ajet.utils.terminal import tell
 
 

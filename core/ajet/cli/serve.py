@@ -57,12 +57,13 @@ def serve(
     """Serve a checkpoint: chat completions, responses, completions and messages, with and without streaming."""
     import sys
 
+    from ajet.capture.gateway.listening import warn_of_network
     from ajet.capture.sampling import SamplingPolicy
     from ajet.job.config import parse_set
     from ajet.plugins import validated
     from ajet.reports.progress import make_progress
     from ajet.rollout.settings import RolloutSettings
-    from ajet.runs.serve import checked_key, served, warn_of_network
+    from ajet.runs.serve import checked_key, served
     from ajet.runs.serve import serve as run
     from ajet.utils.terminal import tell
 

@@ -115,6 +115,12 @@ class WorkflowPlugin(Plugin):
 
     kind = "workflow"
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether its programs cannot reach the loopback addresses of this machine, as in a remote sandbox. A job must then say
+        in ``rollout.gateway`` where they reach their model."""
+        return False
+
     @abstractmethod
     async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
         """Run one episode. `WorkflowFailed` and other exceptions fail this episode only. Cancelled when the episode's time is

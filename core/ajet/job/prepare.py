@@ -217,7 +217,16 @@ class _Builder:
     def workflow(self, config: JobConfig, hidden: Collection[str]) -> LoadedWorkflow:
         """The job's workflow; a program of its own gets tasks without the ``hidden`` fields of their metadata."""
         found = self._workflow(config)
-        return replace(found, withheld=hidden) if found.is_plugin else found
+        if not isinstance(found.target, WorkflowPlugin):
+            return found
+        if found.target.is_remote and not config.rollout.address.url:
+            raise ConfigError(
+                "rollout.gateway",
+                f"the agents of the workflow {found.spec} run where 127.0.0.1 is not this machine, so they cannot reach their model. "
+                "Say where they do, rollout.gateway: {host: 0.0.0.0, port: 8900, url: http://ADDRESS:8900}, or give them this "
+                "machine's network.",
+            )
+        return replace(found, withheld=hidden)
 
     def _workflow(self, config: JobConfig) -> LoadedWorkflow:
         spec, hook = config.workflow or "", self.plugins.manager.hook

@@ -69,6 +69,21 @@ class ImageSettings(Settings):
         return ImageLimits(self.max_bytes, self.max_pixels, self.max_count, self.remote)
 
 
+class GatewaySettings(Settings):
+    """At which address programs outside this process reach their model."""
+
+    host: str = Field(
+        "127.0.0.1", description="Address to listen on; any but a loopback address is open to the network."
+    )
+    port: int = Field(0, ge=0, le=65535, description="Port to listen on; 0 is a free one.")
+    url: str = Field(
+        "",
+        pattern=r"^(https?://[^/\s]+(/\S*[^/\s])?)?$",
+        description="The gateway's URL, without /v1, for programs that do not run on this machine, such as agents in remote sandboxes: "
+        "https://HOST of a tunnel or proxy, or http://ADDRESS:PORT; default: where it listens.",
+    )
+
+
 class RolloutSettings(Settings):
     """How episodes run."""
 
@@ -103,10 +118,10 @@ class RolloutSettings(Settings):
         description="What to do with connections of an episode that capture does not see: report them, or refuse them in "
         "the agent's own call, so that no data leaves.",
     )
-    gateway: bool = Field(
+    gateway: bool | GatewaySettings = Field(
         False,
-        description="Start the loopback server from the beginning, so that forked children are also answered; "
-        "cmd: workflows and tuner.as_base_url() start it when they need it.",
+        description="true: start the loopback server from the beginning, so that forked children are also answered; cmd: workflows "
+        "and tuner.as_base_url() start it when they need it. {host, port, url}: also for programs on other machines.",
     )
     threads: Literal["pools", "all"] = Field(
         "pools",
@@ -143,6 +158,11 @@ class RolloutSettings(Settings):
     sampling: TrainingSampling = Field(
         TrainingSampling(), description="Sampling parameters of trained calls."
     )
+
+    @property
+    def address(self) -> GatewaySettings:
+        """Where the gateway listens once it starts."""
+        return self.gateway if isinstance(self.gateway, GatewaySettings) else GatewaySettings()
 
 
 class EvalSettings(Settings):

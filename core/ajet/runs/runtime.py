@@ -13,6 +13,7 @@ from typing import Any
 
 from ajet.capture.answers import Answerer
 from ajet.capture.context import passthrough
+from ajet.capture.gateway.listening import warn_of_network
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
 from ajet.capture.process.garbage import rare_full_collections
@@ -89,7 +90,7 @@ class Runtime:
             workflow=self.workflow,
             answerer=answerer,
             capture=self.capture,
-            handles={**self.job.plugins.handles, "as_base_url": self.installed.gateway.as_base_url},
+            handles={**self.job.plugins.handles, "as_base_url": self.installed.as_base_url},
             timeout=settings.timeout,
             board=self.board,
             hook=self.job.plugins.manager.hook,
@@ -126,6 +127,8 @@ async def open_runtime(
             targets.append(Target(plan.name, plan.agents, live, plan.trained, adapter))
         chat = chat_of(engine, job.config.rollout) if engine else None
         batching = DeterministicBatching(engine) if engine and job.config.run.deterministic else None
+        address = job.config.rollout.address
+        warn_of_network(address.host, job.progress.say)
         async with job.workflow.open() as workflow, job.judge.open() as judge:
             with (
                 Capture(
@@ -137,10 +140,13 @@ async def open_runtime(
                 frameworks_prepared(job.plugins.manager.hook, capture),
                 install(
                     capture,
-                    gateway=job.config.rollout.gateway,
+                    gateway=bool(job.config.rollout.gateway),
                     refuse_missed=job.config.rollout.missed == "refuse",
                     all_threads=job.config.rollout.threads == "all",
                     models=[target.name for target in targets],
+                    host=address.host,
+                    port=address.port,
+                    url=address.url,
                 ) as around,
                 rare_full_collections(),
                 nullcontext() if shows_prints else prints_kept() as printed,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import ipaddress
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,19 +94,6 @@ def checked_key(key: str | None) -> str:
     if key is not None and not (key.isascii() and key.isprintable() and key.strip()):
         raise ConfigError("key=", "use printable ASCII, because clients send it in an HTTP header.")
     return key or f"ajet-{secrets.token_urlsafe(24)}"
-
-
-def warn_of_network(host: str, say: Callable[[str], None]) -> None:
-    """Say so if others than this machine can reach the address."""
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        say(
-            f"warning: {host} is not a loopback address: anyone who can reach it and has the key can use the model; HTTP is "
-            "not encrypted."
-        )
 
 
 @contextlib.contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 
+from ajet.capture.gateway.origin import is_loopback
 from ajet.types import AjetError
 
 QUEUED = 2048
@@ -31,3 +33,12 @@ def url_of(host: str, port: int) -> str:
     """``http://127.0.0.1:port``: the URL at which clients on this machine reach the server."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def warn_of_network(host: str, say: Callable[[str], None]) -> None:
+    """Say so if others than this machine can reach the address."""
+    if not is_loopback(host):
+        say(
+            f"warning: {host} is not a loopback address: anyone who can reach it and has the key can use the model; HTTP is "
+            "not encrypted."
+        )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ajet.capture.gateway.server import Gateway
 from ajet.capture.process.fork import ChildReports, fork_safe
 from ajet.capture.process.threads import propagated
 from ajet.capture.process.uncaptured import REMEDY, Listener, listening
 from ajet.capture.refusals import Refused
+from ajet.interfaces.workflow import EpisodeEndpoint
 
 if TYPE_CHECKING:
     from ajet.capture.hook import Capture
@@ -28,6 +29,17 @@ class Installed:
     gateway: Gateway
     missed: Listener
     children: ChildReports
+    url: str = ""
+    """Where programs on other machines reach the gateway; empty if there are none."""
+
+    def as_base_url(
+        self, tuner: Any, *, agent: str | None = None, target: str | None = None
+    ) -> EpisodeEndpoint:
+        """See `Gateway.as_base_url`: with the address for programs on other machines, if there is one."""
+        endpoint = self.gateway.as_base_url(tuner, agent=agent, target=target)
+        if not self.url:
+            return endpoint
+        return endpoint._replace(base_url=self.url + endpoint.base_url.removeprefix(self.gateway.url))
 
     def refused(self) -> list[Refused]:
         """The LLM calls that were refused so far, forked children's too."""
@@ -60,10 +72,14 @@ def install(
     refuse_missed: bool = False,
     all_threads: bool = False,
     models: Sequence[str] = ("policy",),
+    host: str = "127.0.0.1",
+    port: int = 0,
+    url: str = "",
 ) -> Iterator[Installed]:
     """A block in which thread pools keep the episode, forked children are answered, missed calls are noted, and a
-    gateway is available; with ``gateway`` it listens from the beginning."""
-    server = Gateway(capture.portal, capture.session_of, capture.wires, models=models)
+    gateway is available at ``host`` and ``port``; with ``gateway`` it listens from the beginning. ``url`` is where programs on
+    other machines reach it."""
+    server = Gateway(capture.portal, capture.session_of, capture.wires, models=models, host=host, port=port)
     loop = capture.portal.loop
     listener = Listener(refuse=refuse_missed, engine_loop=loop, is_ours=server.is_at)
     capture.location_of = listener.location_of
@@ -75,6 +91,6 @@ def install(
         try:
             if gateway:
                 server.start()
-            yield Installed(capture, server, listener, children)
+            yield Installed(capture, server, listener, children, url)
         finally:
             server.close()
