@@ -24,6 +24,7 @@ CACHE = ROOT / ".cache" / "matrix"
 TESTS = (
     "aiohttp",
     "anthropic",
+    "google-genai",
     "hypothesis",
     "jsonschema-rs",
     "pytest",
@@ -113,11 +114,13 @@ ENVIRONMENTS = {
         ),
         *("google_adk", "litellm", "instructor", "llama_index", "strands"),
     ),
-    "loggers": Environment(  # MLflow, SwanLab and Trackio want other versions of what constraints.txt pins
+    "loggers": Environment(  # MLflow, SwanLab, Trackio and an S3 server want other versions of what constraints.txt pins
         (
             "mlflow==3.17.2",
             "swanlab==0.10.3",
             "trackio==0.43.0",
+            "moto[server,s3]==5.2.5",
+            "obstore",
             "opentelemetry-exporter-otlp-proto-http",
             "openai",
         ),

@@ -12,7 +12,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
         "judge": "code combine contains environment exact listwise llm math math_llm pairwise rubric",
     },
     "local": {"backbone": "local", "engine": "local", "recipe": "calculator starter starter-vision"},
-    "loggers": {"logger": "mlflow otel swanlab tensorboard trackio wandb"},
+    "loggers": {"command": "fetch", "logger": "mlflow otel store swanlab tensorboard trackio wandb"},
     "online": {"algorithm": "kto reinforce", "command": "online", "reader": "store"},
     "prompts": {"backbone": "prompts", "command": "tune-prompt"},
     "readers": {"reader": "environment generated gymnasium huggingface jsonl random reasoning_gym traces"},

@@ -1,4 +1,5 @@
-"""Loggers: a run in TensorBoard, Weights & Biases, MLflow, SwanLab or Trackio, and its episodes in any OpenTelemetry collector.
+"""Loggers: a run in TensorBoard, Weights & Biases, MLflow, SwanLab or Trackio, its episodes in any OpenTelemetry collector, its folder
+in an object store.
 
 Importing this package imports none of them; each is imported when a run begins that logs to it.
 """
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 from ajet import Plugin, hookimpl
 from ajet_loggers.mlflow import MLflow
 from ajet_loggers.otel import OpenTelemetry
+from ajet_loggers.store import Store
 from ajet_loggers.swanlab import SwanLab
 from ajet_loggers.tensorboard import TensorBoard
 from ajet_loggers.trackio import Trackio
@@ -18,4 +20,4 @@ from ajet_loggers.wandb import WandB
 
 @hookimpl
 def ajet_plugins() -> Iterable[type[Plugin]]:
-    return [TensorBoard, WandB, MLflow, SwanLab, Trackio, OpenTelemetry]
+    return [TensorBoard, WandB, MLflow, SwanLab, Trackio, OpenTelemetry, Store]

@@ -46,6 +46,14 @@ def test_its_traced_job_runs(run: Run, said: Callable[[], list[str]], tmp_path: 
     assert {headers["x-mlflow-experiment-id"] for headers in received.headers} == {"1"}
 
 
+def test_its_stored_job_copies_the_run_folder(
+    run: Run, said: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    (logger,) = loggers_of("stored.yaml")
+    result = run({**logger, "to": f"file://{tmp_path}/store"})
+    assert (tmp_path / "store" / result.run_dir.name / "job.yaml").exists() and not said()
+
+
 def test_its_tables_have_every_key_with_its_default() -> None:
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ((?:`[^`]+`(?:, )?)+) \|", PAGE, re.MULTILINE)
     shown = {
@@ -54,9 +62,10 @@ def test_its_tables_have_every_key_with_its_default() -> None:
         for key, default in zip(re.findall("`(.+?)`", keys), re.findall("`(.+?)`", defaults), strict=True)
     }
     classes = load_plugins().classes
-    for name in ("tensorboard", "wandb", "mlflow", "swanlab", "trackio", "otel"):
+    for name in ("tensorboard", "wandb", "mlflow", "swanlab", "trackio", "otel", "store"):
         for key, field in classes[("logger", name)].cls.model_fields.items():
-            default = {(): "[]"}.get(field.default, field.default) if field.default != {} else "{}"
+            default = None if field.is_required() else field.default
+            default = {(): "[]"}.get(default, default) if default != {} else "{}"
             assert (key, default) in shown, f"{name}: {key}"
 
 
