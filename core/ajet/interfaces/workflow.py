@@ -121,6 +121,11 @@ class WorkflowPlugin(Plugin):
         in ``rollout.gateway`` where they reach their model."""
         return False
 
+    @property
+    def calls_model(self) -> bool:
+        """Whether its programs call a model. If they should and none is called, the episode has failed."""
+        return True
+
     @abstractmethod
     async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
         """Run one episode. `WorkflowFailed` and other exceptions fail this episode only. Cancelled when the episode's time is
@@ -143,6 +148,11 @@ class LoadedWorkflow:
     def is_plugin(self) -> bool:
         """Whether it is a `WorkflowPlugin`."""
         return isinstance(self.target, WorkflowPlugin)
+
+    @property
+    def calls_model(self) -> bool:
+        """See `WorkflowPlugin.calls_model`."""
+        return not isinstance(self.target, WorkflowPlugin) or self.target.calls_model
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[LoadedWorkflow]:

@@ -170,7 +170,8 @@ class EpisodeRunner:
             await leases.release_all()
             self.board.set(plan.id, None)
             missed = self.missed.end(session.key) if self.missed else ()
-        failed = _explain(session, failed, missed, None if self.own_models else self.workflow)
+        calls = self.workflow.calls_model and not self.own_models
+        failed = _explain(session, failed, missed, self.workflow if calls else None)
         if leases.score is not None:
             output = replace(output, metadata={"score": leases.score, **output.metadata})
         try:
