@@ -30,8 +30,8 @@ BY_OBSTORE = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 class Store(Logger):
     """Copies the run folder to an object store (S3, Google Cloud, Azure) at each checkpoint and at the end.
 
-    Any other file system of fsspec will do. ``ajet fetch URL`` brings it back, on this machine or another one, and ``ajet run --resume`` goes on there. A thread sends; of
-    checkpoints that the run has removed, the copies are removed, too.
+    Any other file system of fsspec will do. ``ajet fetch URL`` brings it back, on this machine or another one, and ``ajet run
+    --resume`` goes on there. A thread sends; of checkpoints that the run has removed, the copies are removed, too.
     """
 
     name = "store"
