@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class WorkflowOutput:
     """What a workflow returns. A ``reward`` given here makes the judge optional; ``rewards`` are as in
-    `JudgeOutput`."""
+    `JudgeOutput`. ``files`` are those that the agent left, by relative path: absolute paths of copies, which exist until the
+    episode is judged."""
 
     reward: float | None = None
     response: Any = None
@@ -91,6 +93,7 @@ class WorkflowOutput:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     rewards: Mapping[str, float] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

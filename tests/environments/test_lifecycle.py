@@ -18,7 +18,7 @@ from ajet.capture.process.install import install
 from ajet.environments import environment
 from ajet.interfaces.workflow import make_workflow
 from ajet.rollout.episode import Plan
-from ajet.services.command_workflow import CommandWorkflow
+from ajet.services.commands.workflow import CommandWorkflow
 from ajet.testing import ScriptedEngine
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
 from tests.patience import PATIENCE

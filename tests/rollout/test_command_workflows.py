@@ -19,32 +19,19 @@ import pytest
 from ajet.capture.process.install import install
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.targets import Target
-from ajet.interfaces.workflow import LoadedWorkflow, WorkflowFailed, make_workflow
-from ajet.plugins import load_plugins, validated
+from ajet.interfaces.workflow import WorkflowFailed
+from ajet.plugins import load_plugins
 from ajet.rollout.episode import Episode, EpisodeRunner, Plan
-from ajet.services.command_workflow import MOST_ANSWER, CommandWorkflow, read_answer
+from ajet.services.commands.process import MOST_ANSWER
+from ajet.services.commands.workflow import read_answer
 from ajet.testing import ScriptedEngine
 from ajet.types import ConfigError, Task, WorkflowOutput
 from tests.patience import PATIENCE
+from tests.rollout.commands import ASK, short
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
 
-ASK = """
-import json, os, sys, urllib.request
-def ask(text):
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body)
-    request.add_header("authorization", "Bearer " + os.environ["OPENAI_API_KEY"])
-    return json.load(urllib.request.urlopen(request, timeout=100))["choices"][0]["message"]["content"]
-"""
-
 Run = Callable[..., Episode]
-
-
-def command(spec: str, folder: Path, **settings: Any) -> LoadedWorkflow:
-    """What ``cmd:`` makes of a command in a folder; further settings as in a job."""
-    fields = {"command": spec, "workdir": folder, **settings}
-    return make_workflow(validated(CommandWorkflow, fields, "workflow"), "a command")
 
 
 @pytest.fixture
@@ -62,7 +49,7 @@ def run(bench: Any, tokenizer: Any, tmp_path: Path) -> Run:
     ) -> Episode:
         (tmp_path / "agent.py").write_text(ASK + code)
         hook = load_plugins().manager.hook
-        workflow = command(spec or f"{shlex.quote(sys.executable)} agent.py", tmp_path)
+        workflow = short(spec or f"{shlex.quote(sys.executable)} agent.py", tmp_path)
         made.append(made[0] if made else bench(ScriptedEngine(tokenizer, lambda r, p: "ok", seconds=seconds)))
         b = made[0]
         plan = Plan("1.0/t/0", "0/0", task or Task("t", "what?"), 0, 0)
@@ -215,6 +202,11 @@ def test_a_command_of_another_language(run: Run, tmp_path: Path) -> None:
 # ------------------------------------------------------------------ failures
 
 
+def test_without_stderr_the_end_of_stdout_is_shown(run: Run) -> None:
+    episode = run("ask('x'); print('the answer was too long'); sys.exit(1)")
+    assert "stdout ends: 'the answer was too long'" in episode.error
+
+
 def test_an_exit_code_is_the_cause_with_the_end_of_stderr(run: Run) -> None:
     episode = run("ask('x'); print('x' * 100_000, file=sys.stderr); sys.exit('no such tool')")
     assert episode.failure == "workflow:exit 1"
@@ -243,7 +235,7 @@ def test_a_command_that_asks_nothing_is_told_so(run: Run) -> None:
 )
 def test_a_command_that_cannot_run_is_refused_at_start(tmp_path: Path, spec: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        command(spec.removeprefix("cmd:"), tmp_path)
+        short(spec.removeprefix("cmd:"), tmp_path)
 
 
 # ------------------------------------------------------------------ nothing stays behind
@@ -302,7 +294,7 @@ def test_a_command_that_is_killed_leaves_no_call_and_no_child(run: Run, tmp_path
 def test_a_cancelled_rollout_leaves_no_child(run: Run, tmp_path: Path, bench: Any, tokenizer: Any) -> None:
     (tmp_path / "agent.py").write_text(f"{ASK}\n{FAMILY}\ntime.sleep(600)")
     hook = load_plugins().manager.hook
-    workflow = command(f"{shlex.quote(sys.executable)} agent.py", tmp_path)
+    workflow = short(f"{shlex.quote(sys.executable)} agent.py", tmp_path)
     b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok"))
 
     async def cancelled() -> None:

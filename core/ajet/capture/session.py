@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -53,7 +54,13 @@ class Session(Attempt):
     on_change: Callable[[], None] = lambda: None
     child_refused: Refusal | None = None
     """The last call of a forked child that was refused."""
+    memory: int = 0
+    """The most bytes that the programs which the workflow runs had in memory at once; 0 if unknown."""
     _numbers: int = 0
+    _calls: int = 0
+    _limits: tuple[int | None, int | None] = (None, None)
+    """Of calls and of sampled tokens."""
+    _limit_reached: Future[str] = field(default_factory=Future)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _replies: dict[str, tuple[Choice, MessageNode]] = field(default_factory=dict)
     """Each reply by its id, with its place among the conversations; of several choices the first."""
@@ -65,6 +72,25 @@ class Session(Attempt):
         if len(self.refusals) < _MOST_REFUSALS:
             self.refusals.append(refusal)
         return refusal
+
+    def limit(self, calls: int | None, tokens: int | None) -> Future[str]:
+        """See `Tuner.limit`."""
+        self._calls, self._limits = 0, (calls, tokens)
+        return self._limit_reached
+
+    def _refuse_beyond_limits(self) -> None:
+        self._calls += 1
+        calls, tokens = self._limits
+        for name, is_over in {
+            "calls": calls is not None and self._calls > calls,
+            "tokens": tokens is not None and self.spent.completion_tokens >= tokens,
+        }.items():
+            if is_over:
+                if not self._limit_reached.done():
+                    self._limit_reached.set_result(name)
+                raise Refused(
+                    f"the episode has reached its limit of {name}", code="episode_limit", status=403
+                )
 
     async def answer(
         self, request: ChatRequest, agent: str, target: str | None, blocks_loop: bool
@@ -83,6 +109,7 @@ class Session(Attempt):
         """Answer all choices of a request; nothing is recorded before they are taken. ``emit`` receives
         their text as it becomes final. Cancelling stops the generation. Raises Refused."""
         with self._in_flight():
+            self._refuse_beyond_limits()
             check_wanted(request)
             chosen = choose_target(self.answerer.targets, agent, target)
             if not chosen.model and chosen.replies is None:

@@ -92,6 +92,22 @@ Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 """Seconds, written as a number or as a duration: 300s, 5m, 1h."""
 
 
+_MULTIPLES = {"": 1, "k": 10**3, "m": 10**6}
+
+
+def _count(value: Any) -> Any:
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([km]?)\s*", value, re.IGNORECASE)
+        if not match:
+            raise ValueError("expected a number such as 200, 500k or 2M")
+        return round(float(match[1]) * _MULTIPLES[match[2].lower()])
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_count)]
+"""A number, also written as 500k or 2M."""
+
+
 class Plugin(Settings):
     """Its fields are its configuration, its docstring is its help.
 

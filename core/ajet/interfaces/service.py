@@ -16,6 +16,11 @@ _HEALTH_SECONDS = 5.0
 _SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)$", re.IGNORECASE)
 
 
+def looks_secret(variable: str) -> bool:
+    """Whether the name of an environment variable says that its value is a secret."""
+    return _SECRET.search(variable) is not None
+
+
 class Service(Plugin):
     """Base of services. If the service is already healthy, the job uses it as it is. Otherwise its command is started in
     a session of its own, and stopped when the last job that uses it ends.
@@ -57,7 +62,7 @@ class Service(Plugin):
     def likely_secrets(self) -> list[str]:
         """Variables of ``environment`` whose names say that they do not belong there. (No validator, as the
         errors of those show what they found.)"""
-        return [name for name in self.environment if _SECRET.search(name)]
+        return [name for name in self.environment if looks_secret(name)]
 
 
 class Command(Service):

@@ -13,6 +13,7 @@ import sys
 import traceback
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,6 +84,13 @@ class Tuner:
     handles: Mapping[str, Callable[..., Any]]
     auxiliary: tuple[str, ...] = ()
     """Names of the job's targets that frozen models answer."""
+    set_limit: Callable[[int | None, int | None], Future[str]] | None = None
+    """What `limit` calls; None outside of episodes."""
+
+    def limit(self, *, calls: int | None = None, tokens: int | None = None) -> Future[str]:
+        """From now on, at most so many LLM calls of the episode are answered, and none after so many tokens have been sampled; None is
+        no limit. The future, of `concurrent.futures`, has the result "calls" or "tokens" once a call has been refused for it."""
+        return self.set_limit(calls, tokens) if self.set_limit else Future()
 
     def headers(self, *, agent: str | None = None, target: str | None = None) -> dict[str, str]:
         """HTTP headers that name the agent and the target of a client's calls. Raises ValueError for a
@@ -125,6 +133,12 @@ class WorkflowPlugin(Plugin):
     def calls_model(self) -> bool:
         """Whether its programs call a model. If they should and none is called, the episode has failed."""
         return True
+
+    @property
+    def seconds(self) -> float | None:
+        """How long an episode may take by these settings; None: as long as the job's ``rollout.timeout``, which otherwise must be
+        longer."""
+        return None
 
     @abstractmethod
     async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:

@@ -64,9 +64,10 @@ class Paths:
         fixed = {"type": self._code(name, f"{where}.type")} if isinstance(name, str) else {}
         if kind == "service":
             name = service_type(self._plugins, where.rpartition(".")[2], spec)
+        runs = self._plugins.classes.get((kind, str(name)))
+        if runs and "workdir" in runs.cls.model_fields and spec.get("workdir") is None:
             bases = [base for key, base in self._layers.bases.items() if key.startswith(f"{where}.")]
-            if spec.get("workdir") is None:
-                fixed["workdir"] = str(bases[0] if bases else Path.cwd())
+            fixed["workdir"] = str(bases[0] if bases else Path.cwd())
         fields = {key: value for key, value in spec.items() if key not in fixed}
         cls = self._class(kind, name, where) if fields else None
         return {**spec, **fixed, **(changed_fields(cls, fields, where, self._change) if cls else {})}
@@ -127,7 +128,8 @@ def is_command(workflow: object) -> TypeGuard[str]:
 
 def by_command(workflow: str, folder: Path) -> dict[str, Any]:
     """The spec of which ``cmd:…`` is the short form."""
-    return {"type": "command", "command": workflow.removeprefix(COMMAND), "workdir": folder}
+    shared = {"workspace": "shared", "home": "shared", "inherit": ("*",), "stdin": "task"}
+    return {"type": "command", "command": workflow.removeprefix(COMMAND), "workdir": folder, **shared}
 
 
 def load_named(name: str, where: str) -> Any:

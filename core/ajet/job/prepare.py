@@ -226,6 +226,13 @@ class _Builder:
                 "Say where they do, rollout.gateway: {host: 0.0.0.0, port: 8900, url: http://ADDRESS:8900}, or give them this "
                 "machine's network.",
             )
+        seconds, limit = found.target.seconds, config.rollout.timeout
+        if seconds is not None and seconds >= limit:
+            raise ConfigError(
+                "rollout.timeout",
+                f"{limit:g}s is not longer than the {seconds:g}s that an episode may take by the settings of the workflow, so one that "
+                f"takes as long would not be judged. Set it to more, such as {seconds + 60:g}s.",
+            )
         return replace(found, withheld=hidden)
 
     def _workflow(self, config: JobConfig) -> LoadedWorkflow:

@@ -78,6 +78,8 @@ class Episode:
     prompts: Mapping[str, str] = field(default_factory=dict)
     """The texts that its workflow asked for with `ajet.prompt`, by name: those that it gets without tuning."""
     printed: Printed = field(default_factory=Printed)
+    memory: int = 0
+    """The most bytes that its programs had in memory at once; 0 if unknown."""
 
     @property
     def id(self) -> str:
@@ -193,13 +195,14 @@ class EpisodeRunner:
             spent=session.spent,
             prompts=prompts.asked,
             printed=printed,
+            memory=session.memory,
         )
 
     async def _execute(
         self, plan: Plan, session: Session, leases: Leases, prompts: Prompts, printed: Printed
     ) -> Any:
         frozen = tuple(t.name for t in self.answerer.targets if t.model)
-        tuner = Tuner(BASE_URL, session.key, self.handles, frozen)
+        tuner = Tuner(BASE_URL, session.key, self.handles, frozen, session.limit)
         # Set in the context of this attempt's own task, which ends with it: nothing needs a reset.
         current_session.set(session)
         current_leases.set(leases)

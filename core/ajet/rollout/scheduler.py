@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ajet.capture.context import passthrough
@@ -159,6 +159,8 @@ class Rollout:
                     )
                 episode.judge_calls = calls.made
         printed_by_episode.set(None)  # what listeners print is theirs
+        if episode.output.files:  # which are there for its judge
+            episode.output = replace(episode.output, files={})
         done(episode)
         return episode
 

@@ -15,6 +15,6 @@ if TYPE_CHECKING:
 def ajet_plugins() -> Iterable[type[Plugin]]:
     from ajet.interfaces.service import Command
     from ajet.services.chat_models import OpenAIChatModel, ScriptChatModel
-    from ajet.services.command_workflow import CommandWorkflow
+    from ajet.services.commands.workflow import CommandWorkflow
 
     return [OpenAIChatModel, ScriptChatModel, Command, CommandWorkflow]

@@ -1,0 +1,216 @@
+"""Surrounds a program with bubblewrap: no network but the gateway, no files but its own, no other processes.
+
+The sandbox has a network of its own. In it, a few lines of Python listen at the gateway's port, hand the listening socket to this
+process and become the program. What connects there is relayed from here to the gateway, so nothing else can be reached and no
+further process is needed. All processes in the sandbox die with its first one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ajet.interfaces.workflow import EpisodeEndpoint
+
+_PROGRAM = "bwrap"
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_SETTINGS = (
+    "alternatives ca-certificates group hosts java-17-openjdk ld.so.cache ld.so.conf ld.so.conf.d localtime mime.types "
+    "nsswitch.conf passwd pki protocols python3 services ssl"
+)
+"""What is visible of /etc."""
+_INSTALLED = ("bin", "lib", "lib64", "libexec", "pyvenv.cfg")
+"""What is visible of the folder in which a program is installed."""
+_TMP = 1 << 30
+"""Bytes of the sandbox's /tmp, which is in memory."""
+_MOST_CONNECTIONS = 256
+"""Of one sandbox to the gateway, at once."""
+_LISTEN = """
+import os, socket, sys
+port, channel, *command = sys.argv[1:]
+listening = socket.create_server(("127.0.0.1", int(port)), backlog=128)
+with socket.socket(fileno=int(channel)) as channel:
+    socket.send_fds(channel, [b"."], [listening.fileno()])
+    channel.recv(1)
+try:
+    os.execvp(command[0], command)
+except OSError as error:
+    sys.exit(f"{command[0]}: {error.strerror}")
+"""
+"""Becomes the command when the socket has been taken. Python closes its sockets at exec."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sandboxed:
+    """A command in a sandbox."""
+
+    command: Sequence[str]
+    pass_fds: Sequence[int]
+
+
+def check_sandbox() -> None:
+    """Raise ValueError with the remedy if this machine has no bubblewrap that works."""
+    if reason := _unusable():
+        raise ValueError(reason)
+
+
+@functools.cache
+def _unusable() -> str:
+    if shutil.which(_PROGRAM) is None:
+        return (
+            "the sandbox bubblewrap needs the program bwrap. Install it (Debian and Ubuntu: apt-get install bubblewrap), or set "
+            "sandbox: none, in which the agent's commands can do what you can"
+        )
+    tried = subprocess.run(
+        [_PROGRAM, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"],
+        capture_output=True,
+        text=True,
+    )
+    if tried.returncode == 0:
+        return ""
+    return (
+        f"bubblewrap does not work here: {tried.stderr.strip()[-300:]}. Allow namespaces (in a container: user namespaces or "
+        "CAP_SYS_ADMIN), or set sandbox: none, in which the agent's commands can do what you can"
+    )
+
+
+@asynccontextmanager
+async def sandboxed(
+    command: Sequence[str],
+    folder: Path,
+    writable: Sequence[Path],
+    readable: Sequence[Path],
+    endpoint: EpisodeEndpoint,
+) -> AsyncIterator[Sandboxed]:
+    """A block in which the command can be run. It runs in ``folder``, sees ``readable`` and ``writable`` at their own paths, and
+    reaches the gateway at the port of ``endpoint`` on 127.0.0.1."""
+    url = urlsplit(endpoint.base_url)
+    port = url.port or (443 if url.scheme == "https" else 80)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        python = os.path.realpath(sys.executable)
+        shown = [*_system(), *_read_only([*installation(command[0]), *installation(python), *readable])]
+        walls = [_PROGRAM, "--unshare-all", "--die-with-parent", "--hostname", "sandbox", *shown]
+        walls += ["--proc", "/proc", "--dev", "/dev"]
+        for path in writable:
+            walls += ["--bind", str(path), str(path)]
+        inner = [python, "-I", "-S", "-c", _LISTEN, str(port), str(theirs.fileno()), *command]
+        async with _relayed(ours, url.hostname or "127.0.0.1", port):
+            yield Sandboxed([*walls, "--chdir", str(folder), "--", *inner], [theirs.fileno()])
+
+
+def inside(endpoint: EpisodeEndpoint) -> EpisodeEndpoint:
+    """The endpoint as a program in the sandbox reaches it."""
+    url = urlsplit(endpoint.base_url)
+    port = f":{url.port}" if url.port else ""
+    return endpoint._replace(base_url=url._replace(netloc=f"127.0.0.1{port}").geturl())
+
+
+def installation(program: str) -> list[Path]:
+    """Where a program and its libraries are: the folders of the place in which it, or what its link leads to, is installed, and
+    nothing else of that place, which may be a home. A program that is in no ``bin`` is a file of its own."""
+    found: list[Path] = []
+    for path in map(Path, dict.fromkeys([program, os.path.realpath(program)])):
+        within = path.parent.name == "bin"
+        found += [path.parent.parent / name for name in _INSTALLED] if within else [path]
+    return [path for path in found if path.exists()]
+
+
+def _system() -> list[str]:
+    words = ["--tmpfs", "/", "--size", str(_TMP), "--tmpfs", "/tmp"]
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            words += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            words += ["--ro-bind", path, path]
+    return words + _read_only([Path("/etc") / name for name in _SETTINGS.split()])
+
+
+def _read_only(paths: Sequence[Path]) -> list[str]:
+    """The arguments that show these paths; a link is shown as such, with its target beside it."""
+    words: list[str] = []
+    for path in dict.fromkeys(paths):
+        if path.exists() and not any(Path(path).is_relative_to(system) for system in _SYSTEM):
+            words += ["--ro-bind", os.path.realpath(path), str(path)]
+    return words
+
+
+@asynccontextmanager
+async def _relayed(channel: socket.socket, host: str, port: int) -> AsyncIterator[None]:
+    """A block in which connections to the socket that comes through the channel are connected to the gateway."""
+    relaying = asyncio.ensure_future(_relay(channel, host, port))
+    try:
+        yield
+    finally:
+        relaying.cancel()
+        await asyncio.gather(relaying, return_exceptions=True)
+
+
+async def _relay(channel: socket.socket, host: str, port: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(channel, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(channel)
+    _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+    if not descriptors:
+        return  # the sandbox could not be built, and says why
+    connections: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        if len(connections) >= _MOST_CONNECTIONS:
+            writer.close()
+            return
+        connections.add(task)
+        try:
+            await _joined(reader, writer, host, port)
+        finally:
+            connections.discard(task)
+
+    server = await asyncio.start_server(connected, sock=socket.socket(fileno=descriptors[0]))
+    await loop.sock_sendall(channel, b".")
+    try:
+        await server.serve_forever()
+    finally:
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+
+async def _joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+    """Carry the bytes of a connection to the gateway and back, until one side ends."""
+    try:
+        back, forth = await asyncio.open_connection(host, port)
+    except OSError:
+        writer.close()
+        return
+    ways = [asyncio.ensure_future(_carry(reader, forth)), asyncio.ensure_future(_carry(back, writer))]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        writer.close()
+        forth.close()
+
+
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()

@@ -1,0 +1,397 @@
+"""The workflow ``command``: a program of its own for each episode. ``cmd:python agent.py`` is its short form."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from ajet.capture.session import current_session
+from ajet.interfaces.base import Count, PathOrName, Seconds
+from ajet.interfaces.prompts import Prompts, current_prompts
+from ajet.interfaces.service import looks_secret
+from ajet.interfaces.workflow import Tuner, WorkflowFailed, WorkflowPlugin
+from ajet.services.commands.folders import collect, copy_folder, remove_folder, write_files
+from ajet.services.commands.placeholders import check_placeholders, field_of, fill, has_placeholder, values_of
+from ajet.services.commands.process import MOST_ANSWER, Ended, run_process
+from ajet.services.commands.sandbox import check_sandbox, inside, sandboxed
+from ajet.types import Task, WorkflowOutput
+from ajet.utils.threads import to_its_end
+
+MOST_IN_ENVIRONMENT = 96 << 10
+"""Larger tasks are passed only on stdin: Linux limits one variable to 128 KiB."""
+FRESH, SHARED = "fresh", "shared"
+_FIELDS = ("reward", "response", "is_success", "metrics", "metadata")
+_XDG = {"CONFIG": ".config", "DATA": ".local/share", "STATE": ".local/state", "CACHE": ".cache"}
+
+
+class CommandWorkflow(WorkflowPlugin):
+    """Runs a command for each episode, in a folder and a home of its own.
+
+    Its program finds the model in OPENAI_BASE_URL, OPENAI_API_KEY and similar variables. Placeholders in the command and in the
+    values of `environment` stand for the episode's: {query}, {id}, {metadata.NAME}, {base_url}, {api_key}, {keyed_url} (the address
+    with the key in its path), {workspace}, {home}, {workdir}. When the episode ends, its processes are killed and its folders
+    removed. No shell is involved.
+    """
+
+    name = "command"
+
+    command: tuple[str, ...] = Field(
+        description="Program and arguments: a list, or a text that is split as a shell would."
+    )
+    stdin: Literal["empty", "query", "task"] = Field(
+        "empty",
+        description="What the program reads from stdin; task: the task as JSON, which is then in AJET_TASK, too.",
+    )
+    workdir: Path = Field(
+        description="Folder of {workdir}, of a program named by a relative path, and of all episodes if workspace is shared; "
+        "default: the folder of the job file."
+    )
+    workspace: PathOrName = Field(
+        FRESH,
+        description="Folder in which the program runs: fresh, a new one for each episode; a path, for each a copy of that folder "
+        "(with placeholders, such as repos/{metadata.repo}); or shared, workdir itself.",
+    )
+    files: str | None = Field(
+        None,
+        description="Field of the task's metadata with files to write into the workspace: texts by relative path.",
+    )
+    home: PathOrName = Field(
+        FRESH,
+        description="HOME of the program, with XDG's folders and TMPDIR: fresh, an empty one for each episode; a path, for each a "
+        "copy of that folder; or shared, your own.",
+    )
+    environment: dict[str, str] = Field({}, description="Further environment variables; no secrets.")
+    inherit: tuple[str, ...] | None = Field(
+        None,
+        description="Environment variables that it gets of yours, as names or patterns (LC_*); default: all but those whose "
+        "names look like secrets.",
+    )
+    calls: Count | None = Field(
+        None, ge=1, description="Maximum LLM calls of an episode; the next one ends it as workflow:calls."
+    )
+    tokens: Count | None = Field(
+        None,
+        ge=1,
+        description="Tokens sampled in an episode (500k), after which the next call ends it as workflow:tokens.",
+    )
+    timeout: Seconds | None = Field(
+        None,
+        description="Maximum time of the program, then it ends as workflow:timeout; must be below rollout.timeout.",
+    )
+    answer: str = Field(
+        "stdout",
+        description="The response: stdout, its last line (a JSON object may be a whole output); or the text of a file in the "
+        "workspace.",
+    )
+    collect: tuple[str, ...] = Field(
+        (), description="Patterns of files in the workspace that the judge gets as output.files."
+    )
+    failed: Literal["drop", "judge"] = Field(
+        "drop",
+        description="An episode whose program failed or reached a limit: drop, it fails; judge, it is judged and trained.",
+    )
+    sandbox: Literal["none", "bubblewrap"] = Field(
+        "none",
+        description="bubblewrap: the program sees its own folders and read-only its installation and the system's, no other "
+        "processes, and no network but the model.",
+    )
+    read: tuple[Path, ...] = Field(
+        (), description="Further files and folders that it may read in the sandbox."
+    )
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _words(cls, command: Any) -> Any:
+        if isinstance(command, str):
+            try:
+                command = shlex.split(command)
+            except ValueError as error:
+                raise ValueError(f"{error}; quote arguments as in a shell") from None
+        if isinstance(command, list | tuple) and not command:
+            raise ValueError("name a program, as in cmd:python agent.py")
+        return command
+
+    @field_validator("command", "environment")
+    @classmethod
+    def _no_misspelt_placeholder(cls, value: Any) -> Any:
+        for text in value.values() if isinstance(value, dict) else value:
+            check_placeholders(text)
+        return value
+
+    @model_validator(mode="after")
+    def _can_run(self) -> Self:
+        if not hasattr(os, "killpg"):
+            raise ValueError("commands need process groups, which only POSIX systems have")
+        if not self.workdir.is_dir():
+            raise ValueError(f"{self.workdir} is not a directory")
+        if self._program() is None:
+            raise ValueError(f"{self.command[0]!r} is not a program that can be run from {self.workdir}")
+        for what in ("workspace", "home"):
+            folder = getattr(self, what)
+            if (
+                folder not in (FRESH, SHARED)
+                and not has_placeholder(folder)
+                and not self._path(folder).is_dir()
+            ):
+                raise ValueError(f"{what}: {self._path(folder)} is not a directory")
+        for name, value in self.environment.items():
+            if looks_secret(name) and not has_placeholder(value):
+                raise ValueError(
+                    f"environment: {name} looks like a secret, and a copy of the job is kept with each run. Set it where you start "
+                    "ajet, and name it under inherit"
+                )
+        if self.sandbox != "none":
+            check_sandbox()
+            if self.workspace == SHARED:
+                raise ValueError(
+                    "workspace: shared is not possible in a sandbox, which would show the job and its tasks"
+                )
+            for path in self.read:
+                if not path.exists():
+                    raise ValueError(f"read: {path} does not exist")
+        elif self.read:
+            raise ValueError("read has no effect without a sandbox")
+        return self
+
+    @property
+    def seconds(self) -> float | None:
+        """See `WorkflowPlugin.seconds`."""
+        return self.timeout
+
+    async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
+        """See `WorkflowPlugin.execute`."""
+        folder = Path(tempfile.mkdtemp(prefix="ajet-episode-"))
+        try:
+            return await _Episode(self, task, tuner, folder).run()
+        finally:
+            await to_its_end(lambda: remove_folder(folder))
+
+    def inherited(self) -> dict[str, str]:
+        """The variables of this process that the program gets."""
+        names = self.inherit
+        if names is None:
+            return {name: value for name, value in os.environ.items() if not looks_secret(name)}
+        return {
+            name: value
+            for name, value in os.environ.items()
+            if any(fnmatchcase(name, each) for each in names)
+        }
+
+    def _path(self, path: str) -> Path:
+        return self.workdir / Path(path).expanduser()
+
+    def _program(self) -> str | None:
+        """The path of the program."""
+        program = self.command[0].replace("{workdir}", str(self.workdir))
+        named = str(self.workdir / program) if os.sep in program else program
+        return shutil.which(named, path=self.environment.get("PATH", os.environ.get("PATH")))
+
+
+@dataclass(slots=True)
+class _Episode:
+    """One episode of a command, whose folders are in ``folder``."""
+
+    plugin: CommandWorkflow
+    task: Task
+    tuner: Tuner
+    folder: Path
+
+    @property
+    def workspace(self) -> Path:
+        """Where the program runs."""
+        return self.plugin.workdir if self.plugin.workspace == SHARED else self.folder / "workspace"
+
+    @property
+    def home(self) -> Path | None:
+        """Its HOME, if it has one of its own."""
+        return None if self.plugin.home == SHARED else self.folder / "home"
+
+    async def run(self) -> WorkflowOutput:
+        """Run the program. Raises WorkflowFailed."""
+        await to_its_end(self._make_folders)
+        ended = await self._run()
+        session = current_session.get()
+        if session is not None:
+            session.memory = max(session.memory, ended.memory)
+        try:
+            output = self._answer(ended)
+        except WorkflowFailed as failure:
+            # An engine that fails is no fault of the agent.
+            if self.plugin.failed == "drop" or (session is not None and session.engine_error):
+                raise
+            about = {"failed": failure.cause, "error": str(failure)}
+            output = WorkflowOutput(response="", metadata=about)
+        if self.plugin.failed == "judge":
+            failed = float("failed" in output.metadata)
+            output = replace(output, metrics={**output.metrics, "failed": failed})
+        return await to_its_end(lambda: self._with_files(output)) if self.plugin.collect else output
+
+    async def _run(self) -> Ended:
+        plugin, endpoint = self.plugin, self.tuner.as_base_url()
+        stop = asyncio.wrap_future(self.tuner.limit(calls=plugin.calls, tokens=plugin.tokens))
+        prompts = current_prompts.get() or Prompts({})
+        async with AsyncExitStack() as stack:
+            variables = stack.enter_context(prompts.as_variables())
+            walled = plugin.sandbox != "none"
+            seen = inside(endpoint) if walled else endpoint
+            values = {
+                **values_of(self.task, seen),
+                "workspace": str(self.workspace),
+                "home": str(self.home or Path.home()),
+                "workdir": str(plugin.workdir),
+            }
+            program = plugin._program() or plugin.command[0]
+            command = [program, *(fill(word, values, self.task) for word in plugin.command[1:])]
+            own = {name: fill(value, values, self.task) for name, value in plugin.environment.items()}
+            told = json.dumps(as_json(self.task), default=str) if plugin.stdin == "task" else ""
+            environment = {
+                **plugin.inherited(),
+                **seen.environment(),
+                **variables,
+                **self._at_home(),
+                **({"AJET_TASK": told} if 0 < len(told) <= MOST_IN_ENVIRONMENT else {}),
+                **own,
+            }
+            stdin = told if plugin.stdin == "task" else self.task.query if plugin.stdin == "query" else ""
+            descriptors: Sequence[int] = ()
+            if walled:
+                shown = [*plugin.read, *map(Path, variables.values())]
+                sandbox = await stack.enter_async_context(
+                    sandboxed(command, self.workspace, self._own_folders(), shown, endpoint)
+                )
+                command, descriptors = list(sandbox.command), sandbox.pass_fds
+            return await run_process(
+                command,
+                self.folder if walled else self.workspace,
+                environment,
+                stdin.encode(errors="replace"),
+                stop=stop,
+                timeout=plugin.timeout,
+                pass_fds=descriptors,
+            )
+
+    def _own_folders(self) -> list[Path]:
+        return [self.workspace, *([self.home] if self.home else [])]
+
+    def _at_home(self) -> dict[str, str]:
+        if self.home is None:
+            return {}
+        folders = {f"XDG_{name}_HOME": str(self.home / path) for name, path in _XDG.items()}
+        return {"HOME": str(self.home), "TMPDIR": str(self.home / "tmp"), **folders}
+
+    def _make_folders(self) -> None:
+        plugin = self.plugin
+        for folder, given in ((self.workspace, plugin.workspace), (self.home, plugin.home)):
+            if folder is None or given == SHARED:
+                continue
+            folder.mkdir()
+            if given != FRESH:
+                copy_folder(self._filled(given), folder)
+        if self.home:
+            (self.home / "tmp").mkdir(exist_ok=True)
+        if plugin.files is not None:
+            write_files(self.workspace, field_of(plugin.files, self.task), f"metadata.{plugin.files}")
+
+    def _filled(self, path: str) -> Path:
+        """A path with placeholders, of which each part is filled for itself."""
+        parts = [
+            fill(part, {"id": self.task.id, "query": self.task.query}, self.task) for part in Path(path).parts
+        ]
+        return self.plugin._path(str(Path(*parts)))
+
+    def _answer(self, ended: Ended) -> WorkflowOutput:
+        """What the program answered. Raises WorkflowFailed."""
+        if ended.cause:
+            command = shlex.join(self.plugin.command)
+            raise WorkflowFailed(
+                ended.cause, f"{command} {_ENDED.get(ended.cause, 'ended with ' + ended.cause)}; {ended.said}"
+            )
+        if self.plugin.answer == "stdout":
+            if ended.line is None:
+                raise WorkflowFailed("answer", f"the last line of stdout is longer than {MOST_ANSWER} bytes")
+            return read_answer(ended.line)
+        path = self.workspace / self.plugin.answer
+        if (
+            not os.path.realpath(path).startswith(os.path.realpath(self.workspace) + os.sep)
+            or not path.is_file()
+        ):
+            raise WorkflowFailed("answer", f"the program wrote no file {self.plugin.answer}; {ended.said}")
+        with path.open("rb") as file:
+            text = file.read(MOST_ANSWER + 1)
+        if len(text) > MOST_ANSWER:
+            raise WorkflowFailed("answer", f"{self.plugin.answer} is longer than {MOST_ANSWER} bytes")
+        return WorkflowOutput(response=text.decode(errors="replace"))
+
+    def _with_files(self, output: WorkflowOutput) -> WorkflowOutput:
+        files, left = collect(self.workspace, self.plugin.collect)
+        metadata, metrics = dict(output.metadata), dict(output.metrics)
+        if left:
+            metadata["files_left_out"] = dict(list(left.items())[:_MOST_TOLD])
+            metrics["files_left_out"] = float(len(left))
+        return replace(output, files=files, metadata=metadata, metrics=metrics)
+
+
+_MOST_TOLD = 20
+"""Files left out that are named."""
+_ENDED = {
+    "calls": "was ended at its limit of LLM calls",
+    "tokens": "was ended at its limit of sampled tokens",
+    "timeout": "was ended at its time limit",
+    "processes": "was ended because it had too many processes",
+}
+
+
+def as_json(task: Task) -> dict[str, Any]:
+    """A task as the command gets it."""
+    return {
+        "id": task.id,
+        "query": task.query,
+        "messages": [dict(m) for m in task.messages],
+        "metadata": dict(task.metadata),
+    }
+
+
+def read_answer(line: str) -> WorkflowOutput:
+    """Parse the last line of stdout: a JSON object with fields of `WorkflowOutput`, else plain text. Raises
+    WorkflowFailed for an object with such fields and faults."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return WorkflowOutput(response=line)
+    if not isinstance(found, dict) or not found.keys() & set(_FIELDS):
+        return WorkflowOutput(response=line)
+    if unknown := sorted(found.keys() - set(_FIELDS)):
+        raise _unreadable(f"has an unknown field {unknown[0]!r}; known: {', '.join(_FIELDS)}")
+    reward, is_success = found.get("reward"), found.get("is_success")
+    metrics, metadata = found.get("metrics") or {}, found.get("metadata") or {}
+    if reward is not None and not _is_number(reward):
+        raise _unreadable(f"has the reward {reward!r}; expected a number")
+    if is_success is not None and not isinstance(is_success, bool):
+        raise _unreadable(f"has is_success {is_success!r}; expected true or false")
+    if not isinstance(metrics, dict) or not all(map(_is_number, metrics.values())):
+        raise _unreadable("has metrics that are not an object of numbers")
+    if not isinstance(metadata, dict):
+        raise _unreadable("has metadata that is not an object")
+    return WorkflowOutput(
+        None if reward is None else float(reward), found.get("response"), is_success, metadata, metrics
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _unreadable(fault: str) -> WorkflowFailed:
+    return WorkflowFailed("answer", f"the last line of stdout is a JSON object that {fault}")

@@ -1,0 +1,294 @@
+"""``workflow: {type: command, …}``: placeholders, folders of each episode, variables, limits and what the judge gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ajet.rollout.episode import Episode
+from ajet.testing import ScriptedEngine
+from ajet.types import ConfigError, Task
+from tests.rollout.commands import ASK, run_command, whole
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+
+Run = Callable[..., Episode]
+TELL = "ask('x'); print(json.dumps({'response': told}))"
+
+
+@pytest.fixture
+def run(bench: Any, tokenizer: Any, tmp_path: Path) -> Run:
+    """One episode of a Python program in the job's folder, with settings of the workflow."""
+    b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok"))
+
+    def go(
+        code: str,
+        *arguments: str,
+        task: Task | None = None,
+        judge: Callable[..., Any] = lambda task, output: 1.0,
+        **settings: Any,
+    ) -> Episode:
+        (tmp_path / "agent.py").write_text(ASK + code)
+        command = [sys.executable, "{workdir}/agent.py", *arguments]
+        workflow = whole(command=command, workdir=tmp_path, **settings)
+        return run_command(b, workflow, task=task, judge=judge)
+
+    return go
+
+
+def response(episode: Episode) -> Any:
+    assert episode.failure is None, episode.error
+    return episode.output.response
+
+
+# ------------------------------------------------------------------ what the program is given
+
+
+def test_placeholders_stand_for_the_episode_s_values(run: Run) -> None:
+    episode = run(
+        "told = [sys.argv[1:], os.environ['MINE'], os.getcwd(), os.environ['HOME']]\n"
+        "assert sys.argv[3] == os.environ['OPENAI_BASE_URL'] and sys.argv[4] == os.environ['OPENAI_API_KEY']\n"
+        "assert '/k/' in sys.argv[5]\n" + TELL,
+        "-p={query}",
+        "{metadata.repo} {metadata.n}",
+        "{base_url}",
+        "{api_key}",
+        "{keyed_url}",
+        "{print} ${HOME} {}",
+        task=Task("t", "what is {id}?", metadata={"repo": "r", "n": [1, 2]}),
+        environment={"MINE": "{workspace}:{home}"},
+    )
+    words, mine, folder, home = response(episode)
+    assert words[:2] == ["-p=what is {id}?", "r [1, 2]"] and words[5] == "{print} ${HOME} {}"
+    assert mine == f"{folder}:{home}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"environment": {"X": "{querry}"}},
+            "workflow.environment: {querry} is no placeholder; did you mean {query}",
+        ),
+        ({"environment": {"MY_API_KEY": "s3cret"}}, "MY_API_KEY looks like a secret"),
+        ({"workspace": "absent"}, "workspace: .*absent is not a directory"),
+        ({"home": "absent"}, "home: .*absent is not a directory"),
+        ({"tokens": "many"}, "workflow.tokens: expected a number such as 200, 500k or 2M"),
+        ({"read": ["/"]}, "read has no effect without a sandbox"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_the_run(
+    tmp_path: Path, settings: Any, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        whole(command=[sys.executable], workdir=tmp_path, **settings)
+
+
+def test_a_field_that_a_task_lacks_fails_its_episode(run: Run) -> None:
+    episode = run("", "{metadata.repo}", task=Task("t", "q", metadata={"other": 1}))
+    assert episode.failure == "workflow:no_field" and "has no metadata.repo" in episode.error
+
+
+@pytest.mark.parametrize(("stdin", "given"), [("empty", ""), ("query", "what?")])
+def test_stdin_is_empty_unless_the_job_says_otherwise(run: Run, stdin: str, given: str) -> None:
+    episode = run("told = [sys.stdin.read(), 'AJET_TASK' in os.environ]\n" + TELL, stdin=stdin)
+    assert response(episode) == [given, False]
+
+
+def test_the_task_as_json_is_on_stdin_if_the_job_asks_for_it(run: Run) -> None:
+    episode = run("told = json.load(sys.stdin)['query']\n" + TELL, stdin="task")
+    assert response(episode) == "what?"
+
+
+def test_secrets_are_not_inherited_by_default(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SERVICE_TOKEN", "DB_PASSWORD", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("HARMLESS", "1")
+    told = response(run("told = dict(os.environ)\n" + TELL))
+    assert "secret" not in told.values() and told["HARMLESS"] == "1"
+
+
+def test_only_the_variables_that_inherit_names_are_inherited(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVICE_TOKEN", "wanted")
+    monkeypatch.setenv("LC_X", "1")
+    monkeypatch.setenv("HARMLESS", "1")
+    told = response(run("told = dict(os.environ)\n" + TELL, inherit=("PATH", "LC_*", "SERVICE_TOKEN")))
+    assert told["SERVICE_TOKEN"] == "wanted" and told["LC_X"] == "1" and "HARMLESS" not in told
+    assert told["OPENAI_BASE_URL"]
+
+
+# ------------------------------------------------------------------ folders
+
+
+def test_each_episode_has_a_folder_and_a_home_of_its_own_which_are_removed(run: Run) -> None:
+    code = (
+        "told = [os.getcwd(), os.environ['HOME'], os.environ['XDG_CONFIG_HOME'], os.listdir('.'), os.listdir(os.environ['HOME'])]\n"
+        "open('left', 'w'); os.mkdir('closed', 0o000)\n" + TELL
+    )
+    first, second = response(run(code)), response(run(code))
+    assert first[3:] == second[3:] == [[], ["tmp"]]
+    assert not {*first[:2]} & {*second[:2]}
+    assert first[2] == f"{first[1]}/.config"
+    assert not any(Path(folder).exists() for folder in (*first[:2], *second[:2]))
+
+
+def test_a_workspace_is_a_copy_of_a_folder_that_the_task_may_name(run: Run, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "repos" / name).mkdir(parents=True)
+        (tmp_path / "repos" / name / "a.txt").write_text(name)
+    code = "told = open('a.txt').read(); open('a.txt', 'w').write('changed')\n" + TELL
+    for name in ("one", "two"):
+        task = Task("t", "q", metadata={"repo": name})
+        assert response(run(code, task=task, workspace="repos/{metadata.repo}")) == name
+    assert response(run(code, workspace="repos/one")) == "one"
+    assert (tmp_path / "repos/one/a.txt").read_text() == "one"
+
+
+def test_a_folder_that_a_task_names_wrongly_fails_its_episode(run: Run) -> None:
+    episode = run("", task=Task("t", "q", metadata={"repo": "absent"}), workspace="repos/{metadata.repo}")
+    assert episode.failure == "workflow:copy" and "repos/absent" in episode.error
+
+
+def test_a_home_is_a_copy_of_a_folder_with_settings(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "home" / ".config").mkdir(parents=True)
+    (tmp_path / "home" / ".config" / "agent.json").write_text("{}")
+    code = "told = os.listdir(os.environ['XDG_CONFIG_HOME'])\n" + TELL
+    assert response(run(code, home="home")) == ["agent.json"]
+
+
+def test_files_of_the_task_s_metadata_are_written_into_the_workspace(run: Run) -> None:
+    files = {"src/a.py": "x = 1\n", "b.txt": "naïve"}
+    code = "told = [open('src/a.py').read(), open('b.txt', encoding='utf-8').read()]\n" + TELL
+    task = Task("t", "q", metadata={"files": files})
+    assert response(run(code, task=task, files="files")) == list(files.values())
+
+
+@pytest.mark.parametrize("path", ["../out", "/tmp/out", "a/../../out", ""])
+def test_files_that_lead_out_of_the_workspace_fail_the_episode(run: Run, path: str) -> None:
+    episode = run("", task=Task("t", "q", metadata={"files": {path: "x"}}), files="files")
+    assert episode.failure == "workflow:files" and "leads out of the workspace" in episode.error
+
+
+# ------------------------------------------------------------------ limits
+
+
+LOOP = "while True: ask('again')"
+
+
+@pytest.mark.parametrize("failed", ["drop", "judge"])
+@pytest.mark.parametrize(("limit", "most"), [("calls", 3), ("tokens", 6)])
+def test_an_agent_that_loops_is_ended_at_its_limit(run: Run, limit: str, most: int, failed: str) -> None:
+    episode = run(LOOP, **{limit: most}, failed=failed)
+    spent = episode.spent.completion_tokens
+    assert len(episode.record.calls) == 3 if limit == "calls" else most <= spent < most + 4
+    if failed == "drop":
+        assert episode.failure == f"workflow:{limit}" and "was ended at its limit of" in episode.error
+    else:
+        assert episode.failure is None and episode.reward == 1.0 and episode.record.trained_calls
+        assert episode.metrics["failed"] == 1.0 and episode.output.metadata["failed"] == limit
+
+
+def test_an_agent_that_ends_within_its_limits_has_not_failed(run: Run) -> None:
+    episode = run("for _ in range(3): ask('x')\nprint('done')", calls=3, failed="judge")
+    assert response(episode) == "done" and episode.metrics["failed"] == 0.0
+
+
+def test_a_program_that_catches_the_refusal_and_answers_has_still_reached_its_limit(run: Run) -> None:
+    code = "try:\n    while True: ask('again')\nexcept Exception: print('fine')"
+    assert run(code, calls=2).failure == "workflow:calls"
+
+
+def test_a_program_is_ended_at_its_own_time_limit_and_may_be_judged(run: Run) -> None:
+    code = "ask('x'); open('partial.txt', 'w').write('half')\nimport time; time.sleep(600)"
+
+    def judge(task: Task, output: Any) -> float:
+        return float(output.files["partial.txt"].read_text() == "half")
+
+    episode = run(code, timeout=3.0, failed="judge", collect=("*.txt",), judge=judge)
+    assert episode.failure is None and episode.reward == 1.0
+    assert episode.output.metadata["failed"] == "timeout"
+    assert run("ask('x')\nimport time; time.sleep(600)", timeout="2s").failure == "workflow:timeout"
+
+
+def test_an_exit_code_is_judged_if_the_job_says_so(run: Run) -> None:
+    episode = run("ask('x'); print('too long'); sys.exit(1)", failed="judge")
+    assert episode.failure is None and episode.output.response == ""
+    assert episode.output.metadata["failed"] == "exit 1" and "too long" in episode.output.metadata["error"]
+
+
+def test_a_program_with_too_many_processes_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ajet.services.commands.process.MOST_PROCESSES", 5)
+    code = (
+        "ask('x')\nimport time\nfor _ in range(10):\n    if os.fork() == 0: time.sleep(600)\ntime.sleep(600)"
+    )
+    assert run(code).failure == "workflow:processes"
+
+
+def test_the_memory_of_all_its_processes_is_seen(run: Run) -> None:
+    code = (
+        "ask('x')\nimport time\nx = b'x' * (60 << 20)\n"
+        "if os.fork() == 0: y = b'y' * (60 << 20)\n"
+        "time.sleep(3)\n"
+    )
+    episode = run(code)
+    assert episode.memory > 150 << 20
+
+
+# ------------------------------------------------------------------ what the judge gets
+
+
+def test_the_answer_may_be_a_file(run: Run) -> None:
+    episode = run("ask('x'); print('noise'); open('out.md', 'w').write('two\\nlines')", answer="out.md")
+    assert response(episode) == "two\nlines"
+    episode = run("ask('x'); print('noise')", answer="out.md")
+    assert episode.failure == "workflow:answer" and "the program wrote no file out.md" in episode.error
+
+
+def test_an_answer_is_not_read_through_a_link_that_leads_out(run: Run) -> None:
+    episode = run("ask('x'); os.symlink('/etc/passwd', 'out.md')", answer="out.md")
+    assert episode.failure == "workflow:answer"
+
+
+def test_the_judge_gets_collected_files_which_are_gone_afterwards(run: Run) -> None:
+    seen: dict[str, Path] = {}
+
+    def judge(task: Task, output: Any) -> float:
+        seen.update(output.files)
+        return float(output.files["src/deep/a.py"].read_text() == "x = 1")
+
+    code = (
+        "ask('x'); os.makedirs('src/deep'); open('src/deep/a.py', 'w').write('x = 1'); open('b.py', 'w'); open('c.txt', 'w')\n"
+        "os.symlink('/etc/passwd', 'passwd.py'); os.symlink('/etc', 'etc'); os.mkfifo('fifo.py')"
+    )
+    episode = run(code, collect=("**/*.py", "etc/pass*"), judge=judge)
+    assert episode.reward == 1.0
+    assert sorted(seen) == ["b.py", "src/deep/a.py"]
+    left = episode.output.metadata["files_left_out"]
+    assert left == {
+        "passwd.py": "a link",
+        "fifo.py": "not a regular file",
+        "etc/passwd": "a link",
+        "etc/passwd-": "a link",
+    } or (left.keys() >= {"passwd.py", "fifo.py", "etc/passwd"})
+    assert episode.metrics["files_left_out"] == len(left)
+    assert not any(path.exists() for path in seen.values())
+
+
+def test_collected_files_are_bounded_in_number_and_size(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ajet.services.commands.folders.MOST_FILES", 3)
+    monkeypatch.setattr("ajet.services.commands.folders.MOST_BYTES", 1000)
+    code = "ask('x')\nfor i in range(5): open(f'{i}.txt', 'w').write('x' * 400)"
+    counts: list[int] = []
+    episode = run(
+        code, collect=("*.txt",), judge=lambda task, output: counts.append(len(output.files)) or 1.0
+    )
+    assert counts == [2]
+    assert "0 MiB together" in json.dumps(episode.output.metadata["files_left_out"])
