@@ -84,7 +84,7 @@ class Prompts:
         text = self._write(chat, tools, form)
         if text is None:
             return False
-        if text == said:
+        if said in (text, self._write(chat, tools, form, continue_final_message=True)):
             return True
         earlier = episode.calls.get(call.data["tokens"]["parent"])
         if earlier is None or "answer" not in earlier.data or earlier.data["key"] != call.data["key"]:
@@ -136,17 +136,16 @@ class Prompts:
 
     def _write(self, chat: Sequence[Message], tools: Sequence[Any], form: Form, **options: Any) -> str | None:
         """What the template writes for a chat in a form; None if it refuses that."""
+        if "continue_final_message" in options and (not chat or chat[-1]["role"] != "assistant"):
+            return None
         messages = [form(_with_objects(copy.deepcopy(message))) for message in chat]
-        if messages and messages[-1]["role"] == "assistant" and not options:
-            options = {"continue_final_message": True}
         try:
             return str(
                 self._tokenizer.apply_chat_template(
                     messages,
                     tools=list(tools) or None,
                     tokenize=False,
-                    **{"add_generation_prompt": "continue_final_message" not in options, **options},
-                    **self._variables,
+                    **{"add_generation_prompt": not options, **options, **self._variables},
                 )
             )
         except Exception:  # the template is foreign code

@@ -15,7 +15,7 @@ RULES = {
     "equal_rewards": "their group was replaced: train.dynamic_sampling",
     "failed": "their episode failed",
     "frozen": "their target is not trained",
-    "greedy": "they were sampled at temperature 0",
+    "greedy": "rollout.sampling.temperature is 0",
     "max_timelines": "train.max_timelines",
     "no_credit": "advantage 0, as with equal rewards",
     "not_in_batch": "the backbone did not use them, and does not say why",

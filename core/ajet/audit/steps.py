@@ -277,12 +277,11 @@ class Audit:
 
     def _untrained(self, wrong: _Told, call: Call) -> str:
         """Why a call is not one to train."""
-        asked = call.data.get("details", {}).get("sampling", {}).get("temperature")
         trained = self.folder.setting("train.targets")
         target = self.folder.setting(f"targets.{call.data['target']}", {})
         if (trained and call.data["target"] not in trained) or target.get("frozen_model"):
             return "frozen"
-        if asked == 0 or self.folder.setting("rollout.sampling.temperature") == 0:
+        if self.folder.setting("rollout.sampling.temperature") == 0:
             return "greedy"
         wrong(f"call {call.number} is marked as not trained, without a reason")
         return ""

@@ -1,0 +1,146 @@
+"""`ajet audit` explains every sampled token of runs of all kinds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ajet.cli import run_program
+from ajet.learning import algorithms as a
+from ajet.learning.filters import DiscardedAttempts, OverLong
+from ajet.types import ConfigError, Task
+from tests.audit.conftest import Runs, ask, audited, everything, judged
+
+ALGORITHMS = [
+    a.GRPO(),
+    a.DAPO(),
+    a.DrGRPO(divisor=7),
+    a.RLOO(),
+    a.ReinforcePlusPlus(),
+    a.ReinforcePlusPlus(group_baseline=False),
+    a.GSPO(),
+    a.CISPO(),
+    a.RejectionSampling(),
+    a.RejectionSampling(threshold=1.0),
+    a.Distillation(),
+    a.DPO(),
+]
+
+
+async def once(task: Task) -> str:
+    answer = await ask([{"role": "user", "content": task.query}])
+    return answer.content or ""
+
+
+def good(found: Any) -> dict[str, int]:
+    """What was excluded, in tokens; the audit has nothing against the run, and its numbers add up."""
+    assert found.faults == []
+    excluded = {rule: count for rule, count in found.excluded.items() if count}
+    assert found.sampled == found.trained + sum(excluded.values()) and found.calls
+    return excluded
+
+
+def test_tool_loops_broken_histories_several_answers_and_agents_are_explained(runs: Runs) -> None:
+    found = audited(runs.run(epochs=2, mini_batches=2))
+    assert good(found) == {} and found.trained
+    assert found.calls == 2 * 4 * 7 and found.notes == []
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda x: x.name)
+def test_advantages_and_weights_are_those_of_each_algorithm(runs: Runs, algorithm: Any) -> None:
+    found = audited(runs.run(algorithm=algorithm, steps=1, mini_batches=2, rollout={"group_size": 4}))
+    assert "no_credit" in good(found) or found.trained
+
+
+def test_a_group_with_equal_rewards_has_no_credit(runs: Runs) -> None:
+    found = audited(runs.run(once, lambda task, output: 0.5, steps=1))
+    assert good(found) == {"no_credit": found.sampled} and not found.trained
+
+
+def test_two_targets_of_which_one_is_trained(runs: Runs) -> None:
+    targets = {"solver": {"agents": ["solver"]}, "others": {"agents": ["*"]}}
+    assert "frozen" not in good(audited(runs.run(name="both", steps=1, target_keys=targets)))
+    assert good(audited(runs.run(name="one", steps=1, target_keys=targets, targets=["solver"])))["frozen"]
+
+
+def test_failed_episodes_and_retried_attempts_are_named(runs: Runs) -> None:
+    tries: Counter[str] = Counter()
+
+    async def shaky(task: Task) -> str:
+        tries[task.id] += 1
+        answer = await once(task)
+        if tries[task.id] in (1, 3, 4):
+            raise RuntimeError("no luck")
+        return answer
+
+    found = audited(runs.run(shaky, rollout={"retries": 1, "group_size": 3, "concurrency": 1}, steps=1))
+    excluded = good(found)
+    assert excluded["failed"] and excluded["retried_attempts"]
+
+
+def test_groups_that_were_not_needed_or_replaced_are_named(runs: Runs) -> None:
+    async def slow_ones(task: Task) -> str:
+        return await once(task)
+
+    def by_task(task: Task, output: Any, episode: Any) -> float:
+        return 1.0 if int(task.id[1:]) % 2 else float(episode.member)
+
+    found = audited(
+        runs.run(slow_ones, by_task, dynamic_sampling=4.0, rollout={"oversample": 2.0}, batch_size=2)
+    )
+    assert set(good(found)) & {"equal_rewards", "oversampled"}
+
+
+def test_filters_and_limits_are_named(runs: Runs) -> None:
+    found = audited(runs.run(filters=[OverLong(max_tokens=60), DiscardedAttempts()], max_timelines=1))
+    excluded = good(found)
+    assert excluded["over_long"] and excluded["max_timelines"]
+
+
+def test_an_asynchronous_run_with_stale_episodes_is_explained(runs: Runs) -> None:
+    good(audited(runs.run(asynchronous=True, max_staleness=1, steps=3)))
+
+
+def test_a_resumed_run_counts_the_steps_that_its_weights_contain(runs: Runs) -> None:
+    folder = runs.run(once, judged, steps=3)
+    runs.run(once, judged, steps=4, first_step=3)
+    found = audited(folder)
+    assert good(found)["done_again"] and len(found.folder.steps) == 4
+
+
+def test_a_killed_run_is_checked_up_to_its_last_checkpoint(runs: Runs) -> None:
+    folder = runs.run(once, judged, steps=3)
+    shutil.rmtree(folder / "checkpoints" / "step_000003")
+    found = audited(folder)
+    assert good(found)["after_the_last_checkpoint"] and len(found.folder.steps) == 2
+
+
+def test_the_command_ends_with_one_json_object(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = runs.run(once, judged, steps=1)
+    assert run_program(["audit", str(folder)]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["calls"] == 4 and told["unexplained"] == 0
+    assert told["sampled_tokens"] == told["trained_tokens"] + sum(told["excluded"].values())
+    assert {"episodes.jsonl", "metrics.jsonl", "batches/step_000001.npz"} <= told["sha256"].keys()
+
+
+def test_a_run_without_a_record_is_refused_by_name(runs: Runs) -> None:
+    folder = runs.run(once, judged, steps=1)
+    job = json.loads((folder / "settings.json").read_text())
+    job["run"]["record_batches"] = False
+    (folder / "settings.json").write_text(json.dumps(job))
+    with pytest.raises(ConfigError, match=r"run\.record_batches"):
+        audited(folder)
+
+
+def test_without_a_tokenizer_the_audit_says_what_it_did_not_check(runs: Runs, tmp_path: Path) -> None:
+    folder = runs.run(everything, steps=1)
+    (folder / "tokenizer").rename(tmp_path / "elsewhere")
+    found = audited(folder)
+    good(found)
+    assert any("not compared with the chat template" in note for note in found.notes)
