@@ -49,6 +49,11 @@ async def choosy(task):
     drafts = [await ask(asked) for _ in range(3)]
     return (await ask([*asked, drafts[-1], {"role": "user", "content": "sure?"}]))["content"]
 
+async def compacting(task):
+    asked = [{"role": "user", "content": task.query}]
+    drafts = [await ask([*asked, {"role": "user", "content": f"shorter than {n}"}]) for n in (9, 8, 7)]
+    return (await ask([{"role": "user", "content": "So far: " + drafts[-1]["content"]}]))["content"]
+
 async def broken(task):
     await ask([{"role": "user", "content": task.query}])
     raise KeyError("tool")
@@ -91,6 +96,17 @@ def test_answers_that_the_agent_rejected_are_told_with_the_filter_that_leaves_th
     assert "rejected" not in filtered
 
 
+def test_answers_of_which_nothing_came_are_told_although_nothing_broke(folder: Folder) -> None:
+    options = ("--first", "1", "--group-size", "1")
+    folder.write("answers.yaml", "".join(f'- {{turn: {n}, say: "draft {n}"}}\n' for n in range(4)))
+    page = check(folder, "compacting", *options)
+    assert "! 2 answers were never used by a later call, such as calls 0, 1 of " in page
+    assert "breaks: none" in page and "train.filters: [unused_branches]" in page
+    assert "never used" not in check(
+        folder, "compacting", *options, "--set", "train.filters=[unused_branches]"
+    )
+
+
 def test_equal_rewards_and_overridden_parameters_are_told_with_what_helps(folder: Folder) -> None:
     page = check(folder, "cold", "--first", "1", "--group-size", "2")
     assert re.search(r"zero advantage +1 of 1 groups have equal rewards", page)
@@ -108,6 +124,21 @@ def test_tools_that_the_model_does_not_see_are_told(folder: Folder) -> None:
     assert "no answer calls one" not in check(folder, "equipped", *options, "--answers", "calls.yaml")
     page = check(folder, "equipped", *options, "--model", "thinker")
     assert "! 1 calls have tools that the model does not see: its chat template writes no tools" in page
+
+
+LOOKING = """
+async def looking(task):
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    asked = [{"role": "user", "content": task.query}, {"role": "assistant", "content": "I look."}]
+    return (await ask([*asked, {"role": "user", "content": [image]}]))["content"]
+"""
+
+
+def test_what_a_call_was_answered_without_is_told(folder: Folder) -> None:
+    folder.write("agent.py", AGENT + LOOKING)
+    page = check(folder, "looking", "--first", "1", "--group-size", "2")
+    assert "! 2 calls were answered without what they ask for: image\n  -> " in page
+    assert MEANINGS["left_out"]
 
 
 UNREADABLE = """

@@ -14,7 +14,7 @@ from ajet.interfaces.filter import Filter
 from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.job.prepare import prepare
-from ajet.learning.filters import DiscardedAttempts, OverLong, Repetition, repeated
+from ajet.learning.filters import DiscardedAttempts, OverLong, Repetition, UnusedBranches, repeated
 from ajet.plugins import load_plugins
 from ajet.tracker.call import Call
 from ajet.tracker.conversations import recognise
@@ -66,6 +66,14 @@ class Episode:
 @pytest.fixture
 def episode() -> Episode:
     return Episode()
+
+
+def test_unused_branches_drops_answers_that_nothing_came_of(episode: Episode) -> None:
+    for answer in ("one", "two"):
+        episode.call([5], answer=answer)
+    told = {"role": "user", "content": "You said two. Why?"}
+    episode.call([6], chat=[told], answer="because")
+    assert set(UnusedBranches().drop(episode.record, episode.record.calls)) == {0}
 
 
 def test_discarded_attempts_drops_what_the_agent_cut_out(episode: Episode) -> None:
@@ -195,4 +203,4 @@ def test_a_wrong_filter_names_its_place_and_the_nearest(tmp_path: Path, filters:
 
 def test_the_cores_filters_are_installed_like_anyones() -> None:
     names = {name for kind, name in load_plugins().classes if kind == "filter"}
-    assert names >= {"discarded_attempts", "over_long", "repetition"}
+    assert names >= {"discarded_attempts", "over_long", "repetition", "unused_branches"}

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from pydantic import Field
 
 from ajet.interfaces.filter import Filter
+from ajet.tracker.branches import unused
 from ajet.tracker.breaks import discarded
 from ajet.tracker.call import Call
 from ajet.tracker.record import EpisodeRecord
@@ -24,6 +25,19 @@ class DiscardedAttempts(Filter):
     def drop(self, record: EpisodeRecord, calls: Sequence[Call]) -> Collection[int]:
         """The calls of `ajet.tracker.breaks.discarded`."""
         return discarded(record)
+
+
+class UnusedBranches(Filter):
+    """Drop answers that no later call used, such as rejected summaries and attempts that the agent made again.
+
+    Not for agents that use answers outside their prompts: by votes over several prompts, or by acting on the world.
+    """
+
+    name = "unused_branches"
+
+    def drop(self, record: EpisodeRecord, calls: Sequence[Call]) -> Collection[int]:
+        """The calls of `ajet.tracker.branches.unused`."""
+        return unused(record)
 
 
 class OverLong(Filter):

@@ -32,4 +32,5 @@ def ajet_plugins() -> Iterable[type[Plugin]]:
         f.DiscardedAttempts,
         f.OverLong,
         f.Repetition,
+        f.UnusedBranches,
     ]

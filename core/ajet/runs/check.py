@@ -20,7 +20,6 @@ from ajet.job.job import Job
 from ajet.job.prepare import learns_nothing
 from ajet.learning.batch import Selection
 from ajet.learning.credit import advantages
-from ajet.learning.filters import DiscardedAttempts
 from ajet.learning.rollouts import plan_step
 from ajet.rollout.episode import Episode
 from ajet.rollout.recorder import RunRecorder
@@ -28,11 +27,13 @@ from ajet.rollout.summary import failures, summarize
 from ajet.runs.chat_format import ChatFormatReport, describe
 from ajet.runs.run_dir import keep_tokenizer, new_run_dir
 from ajet.runs.runtime import open_runtime, training_policy
+from ajet.tracker.branches import unused
 from ajet.tracker.breaks import CAUSES, Break, discarded
 from ajet.tracker.call import Call
 from ajet.tracker.forest import forest
 from ajet.tracker.record import merging_key, sampled
 from ajet.utils.asyncrun import run
+from ajet.utils.machine import total_memory
 
 LONG = 8
 """Letters and digits of a field that a response does not contain by chance."""
@@ -51,6 +52,10 @@ _FAULTS = {
     "cut_thoughts": ("answers have a thought without an end, so they may have no text", _LONGER),
 }
 """What went wrong in answers, and what helps, by counter."""
+LEFT_OUT = (
+    "The model is not told of a tool that only its API's own host can run, and reads in the place of an image or a file that it "
+    "cannot see it. Switch the tool off in the agent, or use a vision-language model, if the task needs it."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,8 @@ class Report:
     faults: Mapping[str, int]
     """What went wrong in answers with thoughts and tool calls, by the counters' names; without those that are 0."""
     tools_left_out: int
+    left_out: Mapping[str, int]
+    """Calls by what their prompts do without: images and files that the model cannot see, tools that it has not."""
     """Calls with tools that the prompt does not contain."""
     offering: int
     """Calls with tools."""
@@ -99,12 +106,18 @@ class Report:
     """Groups whose rewards are all equal: their advantage is zero."""
     rejected: int
     """Answers that the agent rejected and that would be trained."""
+    unused: Mapping[str, Sequence[int]]
+    """By episode, the calls whose answers no later call used and that would be trained, without those that were rejected."""
     copied: int
     """Responses with a hidden field of the task that no message of the episode has."""
     longest: int
     """Tokens of the longest call."""
     context_length: int
     dropped: Mapping[str, int]
+    memory: int
+    """The most bytes that the programs of one episode had in memory; 0 if there are none or it is unknown."""
+    concurrency: int
+    """Episodes that run at once."""
     chat_format: ChatFormatReport
     warnings: Sequence[tuple[str, str]] = ()
     """(what is wrong, what helps)"""
@@ -167,11 +180,17 @@ def examine(
     for episode in judged:
         groups.setdefault(episode.plan.group, []).append(episode)
     hidden = job.config.task.hides(judged=True) if job.config.task else ()
-    filtered = any(isinstance(policy, DiscardedAttempts) for policy in job.filters)
     select = Selection(job.filters, job.config.train.max_timelines, str(job.config.run.seed))
     dropped: Counter[str] = Counter()
+    rejected, abandoned = 0, {}
     for e in judged:
-        dropped.update({policy: sampled(out) for policy, out in select.choose(e)[1].items()})
+        left_out = select.choose(e)[1]
+        dropped.update({policy: sampled(out) for policy, out in left_out.items()})
+        untrained = {call.number for out in left_out.values() for call in out}
+        attempts = discarded(e.record)
+        rejected += len(attempts - untrained)
+        if found := sorted(unused(e.record) - attempts - untrained):
+            abandoned[e.id] = found
     return Report(
         run_dir=run_dir,
         episodes=episodes,
@@ -183,6 +202,7 @@ def examine(
         cut=sum(c.generation.finish_reason == "length" for c in calls),
         faults={name: counters[name] for name in FAULTS if counters[name]},
         tools_left_out=counters["tools_left_out"],
+        left_out=_below(counters, "left_out:"),
         offering=sum(c.key != merging_key(c.target, ()) for c in calls),
         calling=sum(bool(c.answer and c.answer.message.get("tool_calls")) for c in calls),
         breaks=[(e, b) for e in episodes for b in e.breaks],
@@ -193,11 +213,14 @@ def examine(
             not any(value for episode in group for value in episode.values())
             for group in advantages(job.algorithm, groups).values()
         ),
-        rejected=0 if filtered else sum(len(discarded(e.record)) for e in judged),
+        rejected=rejected,
+        unused=abandoned,
         copied=sum(any(_copied(e, name) for name in hidden) for e in judged),
         longest=max((c.end.length for c in calls), default=0),
         context_length=context_length,
         dropped=dropped,
+        memory=max((e.memory for e in episodes), default=0),
+        concurrency=job.config.rollout.concurrency,
         chat_format=chat_format,
     )
 
@@ -265,6 +288,8 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
                 "Use a model that calls tools (`starter` does not), or tell it in the agent's prompt when to call them.",
             )
         )
+    for what, count in report.left_out.items():
+        found.append((f"{count} calls were answered without what they ask for: {what}", LEFT_OUT))
     for name, count in report.faults.items():
         if count > MUCH * answers:
             what, remedy = _FAULTS[name]
@@ -276,11 +301,29 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
                 "Shorten histories or tool results, or use a model with a longer context.",
             )
         )
+    needed, there = report.memory * report.concurrency, total_memory()
+    if there and needed > there:
+        found.append(
+            (
+                f"the programs of an episode take {report.memory >> 20} MiB, so {report.concurrency} at once take "
+                f"{needed / 2**30:.1f} GiB of the machine's {there / 2**30:.1f} GiB",
+                f"Set rollout.concurrency to {max(1, there // (2 * report.memory))} or less.",
+            )
+        )
     if report.rejected:
         found.append(
             (
                 f"{report.rejected} answers were rejected by the agent: a later prompt uses another one, or leaves them out",
                 "To train none of them: train.filters: [discarded_attempts].",
+            )
+        )
+    if report.unused:
+        episode, numbers = next(iter(report.unused.items()))
+        found.append(
+            (
+                f"{sum(map(len, report.unused.values()))} answers were never used by a later call, such as "
+                f"{'call' if len(numbers) == 1 else 'calls'} {', '.join(map(str, numbers))} of {episode}",
+                "Nothing is wrong if the program used them itself. To train none of them: train.filters: [unused_branches].",
             )
         )
     if report.copied:
