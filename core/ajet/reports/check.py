@@ -61,6 +61,14 @@ def page(job: Job, report: Report) -> str:
             f"{report.equal_groups} of {report.groups} groups have equal rewards",
         ),
     ]
+    if report.memory:
+        rows.append(
+            (
+                "memory of programs",
+                f"at most {report.memory >> 20} MiB an episode, so {report.memory * report.concurrency / 2**30:.1f} GiB for "
+                f"{report.concurrency} at once",
+            )
+        )
     for name, count in report.overridden.items():
         value = getattr(job.config.rollout.sampling, name, "its own stream")
         rows.append(

@@ -7,7 +7,7 @@ import json
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Self
 
 from pydantic import Field, PrivateAttr
@@ -42,9 +42,10 @@ print("\\n" + token, flush=True)
 
 
 class Code(Judge):
-    """Runs the response's Python program against the task's tests, in a sandbox without network or files.
+    """Runs the episode's Python program against the task's tests, in a sandbox without network or files.
 
-    The program is the last Python block in the response, or the whole response if it has no block. The tests are a
+    The program is what the workflow has collected (`output.files`): the tests can import its modules, and those with stdin run its
+    `main.py`. Otherwise it is the last Python block in the response, or the whole response if it has no block. The tests are a
     list of cases, ``{input: …, output: …}`` (stdin and stdout) or ``{call: "add(2, 3)", result: 5}``, whose expected
     values never enter the sandbox; or a text of ``assert`` statements, which a program can read and cheat.
     """
@@ -79,34 +80,34 @@ class Code(Judge):
             async with self.open():
                 return await self.judge(task, output, episode)
         tests = self._tests(task)
-        program = program_in(response_text(output))
-        if not program.strip():
+        sources = sources_of(output)
+        if not any(map(str.strip, sources.values())):
             return JudgeOutput(0.0, False, {"passed": 0.0})
-        passed, runs = await self._passed(program, tests)
+        passed, runs = await self._passed(sources, tests)
         share = sum(passed) / len(passed)
         metrics = {"passed": share} | {f"stopped/{run.cause}": 1.0 for run in runs if run.cause}
         return JudgeOutput(share if self.partial else float(all(passed)), all(passed), metrics)
 
     async def _passed(
-        self, program: str, tests: str | Sequence[Mapping[str, Any]]
+        self, sources: Mapping[str, str], tests: str | Sequence[Mapping[str, Any]]
     ) -> tuple[list[bool], list[Ran]]:
         if isinstance(tests, str):
             # main.py takes this from stdin before the program starts, and prints it after all tests have passed.
             token = secrets.token_hex(16)
-            run = await self._run({"main.py": ASSERTS, "solution.py": program, "tests.py": tests}, token)
+            run = await self._run({**sources, "main.py": ASSERTS, "tests.py": tests}, token)
             return [run.ok and run.stdout.rstrip().endswith(f"\n{token}")], [run]
         calls = [case for case in tests if "call" in case]
         runs = []
         printed: list[str] = []
         if calls:
             stdin = json.dumps([case["call"] for case in calls])
-            runs.append(await self._run({"main.py": CALLS, "solution.py": program}, stdin))
+            runs.append(await self._run({**sources, "main.py": CALLS}, stdin))
             printed = [line for line in runs[0].stdout.split("\n") if line][-len(calls) :]
         passed = [
             len(printed) == len(calls) and _equal(printed[i], case["result"]) for i, case in enumerate(calls)
         ]
         others = [case for case in tests if "call" not in case]
-        more = await asyncio.gather(*(self._run({"main.py": program}, str(c["input"])) for c in others))
+        more = await asyncio.gather(*(self._run(sources, str(c["input"])) for c in others))
         passed += [
             run.ok and _lines(run.stdout) == _lines(str(case["output"]))
             for run, case in zip(more, others, strict=True)
@@ -134,6 +135,18 @@ class Code(Judge):
             ):
                 raise ValueError(f"{place}[{i}] needs `call` and `result`, or `input` and `output`")
         return tests
+
+
+def sources_of(output: WorkflowOutput) -> dict[str, str]:
+    """The texts of an episode's program by relative path; it has a `solution.py` and a `main.py`. Collected files that are no
+    text are left out."""
+    if not output.files:
+        return dict.fromkeys(("solution.py", "main.py"), program_in(response_text(output)))
+    sources = {"solution.py": "", "main.py": "raise SystemExit('the agent left no main.py')"}
+    for name, path in output.files.items():
+        with suppress(UnicodeDecodeError):
+            sources[name] = path.read_text(encoding="utf-8")
+    return sources
 
 
 def program_in(response: str) -> str:

@@ -90,7 +90,7 @@ async def run_python(
     as_user: bool = False,
     python: str | None = None,
 ) -> Ran:
-    """Run a Python program with ``input`` on its stdin. A program of several files is a mapping from file name to text, of
+    """Run a Python program with ``input`` on its stdin. A program of several files is a mapping from relative path to text, of
     which ``main.py`` is run.
 
     ``full``: in Linux namespaces, as another user, with a filter on system calls. The program sees the system's

@@ -20,7 +20,9 @@ MiB = 1 << 20
 def write_files(job: dict[str, Any], folder: str) -> None:
     """Write the program's sources into its folder."""
     for name, text in job["sources"].items():
-        with open(os.path.join(folder, name), "w", encoding="utf-8", errors="replace") as file:
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +47,27 @@ def test_programs_that_read_and_write() -> None:
     assert judge("```python\nprint(2 * int(input()))\n```", DOUBLES).reward == 1.0
     assert judge("```python\nprint(4)\n```", DOUBLES, partial=True).reward == 0.5
     assert judge("print(2 * int(input())); raise SystemExit(1)", DOUBLES).reward == 0.0
+
+
+@with_walls
+def test_collected_files_are_the_program(tmp_path: Path) -> None:
+    def judged(tests: Any, **texts: str) -> float:
+        files = {}
+        for name, text in texts.items():
+            files[f"src/{name}.py"] = tmp_path / f"{name}.py"
+            files[f"src/{name}.py"].write_text(text)
+        (tmp_path / "main.py").write_text("from src import farm\nprint(farm.area(int(input()), 2))")
+        files["main.py"] = tmp_path / "main.py"
+        output = WorkflowOutput(response="done", files=files)
+        task = Task("t1", metadata={"tests": tests})
+        return asyncio.run(Code(limits=PATIENT).judge(task, output, EpisodeView("e", "t1", 0, 0))).reward
+
+    for tests in (
+        "from src.farm import area\nassert area(2, 3) == 6",
+        [{"call": "__import__('src.farm').farm.area(2, 3)", "result": 6}, {"input": "3", "output": "6"}],
+    ):
+        assert judged(tests, farm="def area(a, b): return a * b") == 1.0
+        assert judged(tests, farm="def area(a, b): return a + b") == 0.0
 
 
 @with_walls

@@ -105,9 +105,10 @@ async def sandboxed(
         walls += ["--proc", "/proc", "--dev", "/dev"]
         for path in writable:
             walls += ["--bind", str(path), str(path)]
+        walls += ["--remount-ro", "/", "--chdir", str(folder), "--"]
         inner = [python, "-I", "-S", "-c", _LISTEN, str(port), str(theirs.fileno()), *command]
         async with _relayed(ours, url.hostname or "127.0.0.1", port):
-            yield Sandboxed([*walls, "--chdir", str(folder), "--", *inner], [theirs.fileno()])
+            yield Sandboxed([*walls, *inner], [theirs.fileno()])
 
 
 def inside(endpoint: EpisodeEndpoint) -> EpisodeEndpoint:
