@@ -11,8 +11,9 @@ SHELL := /bin/bash
 BASE := $(addprefix plugins/,openai_sdk readers judges local loggers vllm)
 FRAMEWORKS := $(addprefix plugins/,langgraph agentscope openai_agents autogen)
 PLUGINS := $(BASE) plugins/online plugins/prompts plugins/studio plugins/tinker $(FRAMEWORKS)
-# They need Ray, and verl or Trinity, in environments of their own; here they show what they say where these are missing.
-CLUSTER := plugins/verl plugins/trinity
+# They need Ray, and verl or Trinity, or Harbor and Python 3.12, in environments of their own; here they show what they say
+# where these are missing.
+CLUSTER := plugins/verl plugins/trinity plugins/harbor
 INSTALLED := .venv/.installed
 # The demo needs none of the frameworks that the tests drive; they are a second step.
 ALL_INSTALLED := .venv/.all_installed
@@ -23,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := tools/install.py
 
-.PHONY: help .venv demo examples test test-slow test-templates test-vllm test-verl verify-verl test-trinity verify-trinity test-agentscope-samples test-matrix test-versions lint format wheels check-wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean docs prove-gpu
+.PHONY: help .venv demo examples test test-slow test-templates test-vllm test-verl verify-verl test-trinity verify-trinity test-harbor test-agentscope-samples test-matrix test-versions lint format wheels check-wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean docs prove-gpu
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -131,6 +132,21 @@ test-trinity: .venv-trinity/.installed ## the backbone trinity on this CPU: the 
 
 verify-trinity: .venv-trinity/.installed ## does the math example learn with Trinity as its trainer? One JSON object at the end
 	$(TRINITY_ON_CPU) timeout -k 20 7200 .venv-trinity/bin/python $(SAVED) bench/trinity_learning.py $(ARGS)
+
+# Harbor needs Python 3.12 or newer, which may be one of pyenv's.
+OF_HARBOR := local harbor
+.venv-harbor/.installed: pyproject.toml $(OF_HARBOR:%=plugins/%/pyproject.toml) tests/plugins/harbor/requirements.txt
+	@for python in $(PYTHON) python3 python3.13 python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.1[2-9]*/bin/python; do \
+	    if $$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; then $$python -m venv --clear $(@D); break; fi; \
+	done; \
+	if ! [ -x $(@D)/bin/python ]; then echo "Harbor needs Python 3.12 or newer. Install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; fi
+	@$(@D)/bin/python $(INSTALL) -e '.[chat]' -r tests/plugins/harbor/requirements.txt $(OF_HARBOR:%=-e plugins/%)
+	@touch $@
+
+# The image is built before the tests, whose time is limited.
+test-harbor: .venv-harbor/.installed ## Harbor's agents in sandboxes of Podman, in an environment of their own; skipped where there is no Podman
+	.venv-harbor/bin/python -m tests.plugins.harbor.image || true
+	OMP_NUM_THREADS=1 timeout -k 20 3600 .venv-harbor/bin/python -m pytest tests/plugins/harbor $(ARGS)
 
 test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## other SDK releases, and 15 more agent frameworks (ARGS="openai-2")
 	.venv/bin/python tests/matrix.py $(ARGS)

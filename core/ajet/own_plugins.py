@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 EXTRAS: Mapping[str, Mapping[str, str]] = {
     "agentscope": {"logger": "agentscope_layout agentscope_studio"},
+    "harbor": {"judge": "harbor", "reader": "harbor", "workflow": "harbor"},
     "judges": {
         "command": "judge",
         "judge": "code combine contains environment exact listwise llm math math_llm pairwise rubric",

@@ -1,0 +1,157 @@
+"""Runs trials, and leaves nothing of them behind.
+
+A trial's containers and networks bear its name, which is noted in a file before it starts. Where a trial is cancelled, Harbor may
+remove them while the program that makes them still runs, so what bears the name is removed once more. If a process is killed,
+the next one finds its file without a lock, and removes what bears the names in it, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from ajet_harbor import loop
+from ajet_harbor.versions import harbor
+
+run_dir: Path | None = None
+"""The folder of the run that trains in this process."""
+
+ENGINES = ("docker", "podman")
+"""Environments whose sandboxes are containers of this machine; each is called as the program that makes them."""
+SECONDS_TO_END = 120.0
+"""Maximum time for what is cancelled at the end of a job: each trial stops its container."""
+_SECONDS_TO_REMOVE = 30.0
+"""Maximum time for programs that may still make a container after it was removed."""
+_LOOK_SECONDS = 0.1
+
+
+class Trials:
+    """The trials of a job, in sandboxes of one ``environment``. `end` cancels those that still run."""
+
+    def __init__(self, environment: str) -> None:
+        self._engine = environment if environment in ENGINES else ""
+        self._running: dict[str, Future[Any]] = {}
+        self._ending: dict[str, Future[None]] = {}
+        """By name, what is done once nothing is left of a trial."""
+        if self._engine:
+            folder = Path(os.environ.get("AJET_CACHE") or "~/.cache/ajet").expanduser() / "harbor"
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(folder)
+            self._noted = folder / f"{secrets.token_hex(8)}.{self._engine}"
+            # Released in another thread. It is locked before there is a file of names, which others look for.
+            self._lock = FileLock(_lock_of(self._noted), thread_local=False)
+            self._lock.acquire()
+
+    def new_name(self, task: str) -> str:
+        """A name for a trial of a task, noted for whoever removes its containers."""
+        readable = re.sub("[^a-z0-9]+", "-", task.lower())[-24:].strip("-")
+        name = f"ajet-{readable}-{secrets.token_hex(4)}"
+        if self._engine:
+            with self._noted.open("a") as file:
+                file.write(f"{name}\n")
+        return name
+
+    async def run(self, config: Any, ready: Callable[[Any], Awaitable[None]]) -> tuple[Any, Path]:
+        """Run a trial with a name of `new_name`: its result and its folder. ``ready`` is awaited with the trial when its sandbox
+        has started, before its agent does. If the caller is cancelled, the trial ends in its own time."""
+        name = config.trial_name
+        running = self._running[name] = loop.submit(self._run(config, ready))
+        running.add_done_callback(lambda _: self._running.pop(name, None))
+        return await asyncio.wrap_future(running)
+
+    def end(self) -> None:
+        """Cancel the trials that run, and wait until nothing is left of them."""
+        for running in list(self._running.values()):
+            running.cancel()
+        _, late = wait(list(self._ending.values()), timeout=SECONDS_TO_END)
+        if self._engine:
+            if late:
+                remove(self._engine, list(self._ending))
+            self._noted.unlink(missing_ok=True)
+            self._lock.release()
+            _lock_of(self._noted).unlink(missing_ok=True)
+
+    async def _run(self, config: Any, ready: Callable[[Any], Awaitable[None]]) -> tuple[Any, Path]:
+        name = config.trial_name
+        ended = self._ending[name] = Future[None]()
+        try:
+            trial = await harbor().Trial.create(config)
+
+            async def before_agent(event: Any) -> None:
+                await ready(trial)
+
+            trial.add_hook(harbor().TrialEvent.AGENT_START, before_agent)
+            return await trial.run(), trial.paths.trial_dir
+        except BaseException:  # most of all a cancellation
+            if self._engine:
+                await asyncio.to_thread(remove, self._engine, [name])
+            raise
+        finally:
+            del self._ending[name]
+            ended.set_result(None)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what is left of trials of processes that were killed."""
+    for engine in ENGINES:
+        for noted in folder.glob(f"*.{engine}"):
+            with suppress(Timeout, FileNotFoundError), FileLock(_lock_of(noted), timeout=0):
+                if names := noted.read_text().split():
+                    remove(engine, names)
+                noted.unlink()
+                _lock_of(noted).unlink()
+
+
+def remove(engine: str, names: Sequence[str]) -> None:
+    """Remove the containers, networks and volumes of trials, also those that programs which still run may make."""
+    if not shutil.which(engine):
+        return
+    _remove_now(engine, names)
+    deadline = time.monotonic() + _SECONDS_TO_REMOVE
+    if _named_by_a_process(names):
+        while _named_by_a_process(names) and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+        _remove_now(engine, names)
+
+
+def _remove_now(engine: str, names: Sequence[str]) -> None:
+    at_once = ("-t", "0") if engine == "podman" else ()  # docker kills anyway
+    for listing, removal in (
+        (("ps", "-a"), ("rm", "-f", "-v", *at_once)),
+        (("network", "ls"), ("network", "rm")),
+        (("volume", "ls"), ("volume", "rm", "-f")),
+    ):
+        filters = [word for name in names for word in ("--filter", f"name={name}")]
+        found = subprocess.run([engine, *listing, "-q", *filters], capture_output=True, text=True)
+        if ids := found.stdout.split():
+            subprocess.run([engine, *removal, *ids], capture_output=True)
+
+
+def _named_by_a_process(names: Sequence[str]) -> bool:
+    """Whether a program runs that bears a trial's name in its arguments, other than a container's own monitor. Only where there
+    is /proc; elsewhere what such a program makes is removed later."""
+    wanted = [name.encode() for name in names]
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            arguments = file.read_bytes()
+            if not arguments.partition(b"\0")[0].endswith(b"conmon") and any(
+                name in arguments for name in wanted
+            ):
+                return True
+    return False
+
+
+def _lock_of(noted: Path) -> Path:
+    return noted.with_name(f"{noted.name}.lock")

@@ -1,0 +1,133 @@
+"""The image of the tests' sandboxes: Debian, Python, mini-swe-agent and Claude Code, built once for all checkouts.
+
+    .venv-harbor/bin/python -m tests.plugins.harbor.image
+
+No registry of images is asked: debootstrap fetches Debian from the mirror that apt is configured to use, and uv and npm
+the agents from the indexes that they are configured to use. Building takes some minutes, so the image is kept in
+``$AJET_CACHE``, with a container storage of its own, beside which Podman's configuration lies: what the tests start and
+remove is never the user's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from filelock import FileLock
+
+REPOSITORY = Path(__file__).parents[3]
+RELEASE = "bookworm"
+PACKAGES = "python3,git,procps,ca-certificates,tmux"
+MINI_SWE_AGENT = "mini-swe-agent==2.4.6"
+CLAUDE_CODE = (
+    f"@anthropic-ai/claude-code-linux-{'arm64' if platform.machine() == 'aarch64' else 'x64'}@2.1.332"
+)
+NEEDED = ("podman", "podman-compose", "runc", "debootstrap", "npm")
+NAME = "localhost/ajet-harbor-tests:" + hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+
+CONTAINERS = """
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
+netns = "host"
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+"""
+"""runc also takes machines that mount both versions of cgroups."""
+
+
+def lacking() -> str:
+    """Why these tests cannot run here; empty if they can."""
+    if sys.platform != "linux":
+        return "they need Linux"
+    if missing := [program for program in NEEDED if not shutil.which(program)]:
+        return f"they need {', '.join(missing)} on the PATH"
+    if os.geteuid():
+        return "debootstrap needs root"
+    return ""
+
+
+def configure() -> None:
+    """Let every Podman that this process starts use the tests' own storage and configuration."""
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    folder = cache()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "containers.conf").write_text(CONTAINERS)
+    storage = (
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{folder / "storage"}"\nrunroot = "{folder / "run"}"\n'
+    )
+    (folder / "storage.conf").write_text(storage)
+    os.environ["CONTAINERS_CONF"] = str(folder / "containers.conf")
+    os.environ["CONTAINERS_STORAGE_CONF"] = str(folder / "storage.conf")
+
+
+def cache() -> Path:
+    """The folder that keeps storage and image."""
+    return Path(os.environ.get("AJET_CACHE") or "~/.cache/ajet").expanduser().resolve() / "harbor-tests"
+
+
+def build() -> str:
+    """The image's name, once it is in the storage."""
+    configure()
+    with FileLock(cache() / "lock"):
+        if subprocess.run(["podman", "image", "exists", NAME]).returncode:
+            with tempfile.TemporaryDirectory(dir=cache()) as folder:
+                fill(Path(folder) / "root")
+                changes = "--change 'ENV PATH=/usr/local/bin:/usr/bin:/bin' --change 'WORKDIR /app'"
+                command = f"tar -C {folder}/root -c . | podman import {changes} - {NAME}"
+                run("bash", "-o", "pipefail", "-c", command)
+    return NAME
+
+
+def fill(root: Path) -> None:
+    """Put Debian and the agents into a folder."""
+    run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(root), mirror())
+    shutil.rmtree(root / "var/cache/apt/archives", ignore_errors=True)
+    (root / "app").mkdir()
+    folder = root / "opt/mini-swe-agent"
+    install = [sys.executable, str(REPOSITORY / "tools/install.py")]
+    run(
+        *install,
+        "--python-version",
+        "3.11",
+        "--only-binary",
+        ":all:",
+        "--target",
+        str(folder),
+        MINI_SWE_AGENT,
+    )
+    program = root / "usr/local/bin/mini-swe-agent"
+    program.write_text(
+        '#!/bin/sh\nPYTHONPATH=/opt/mini-swe-agent exec python3 -m minisweagent.run.mini "$@"\n'
+    )
+    program.chmod(0o755)
+    with tempfile.TemporaryDirectory() as packed:
+        run("npm", "pack", "--silent", "--pack-destination", packed, CLAUDE_CODE)
+        run("tar", "-x", "-z", "-C", packed, "-f", *map(str, Path(packed).glob("*.tgz")))
+        shutil.copy(Path(packed) / "package/claude", root / "usr/local/bin/claude")
+
+
+def mirror() -> str:
+    """The address of the Debian archive that this machine's apt is configured to use."""
+    asked = ["apt-get", "indextargets", "--format", "$(COMPONENT) $(REPO_URI)", "Created-By: Packages"]
+    lines = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.splitlines()
+    return next(
+        address for component, _, address in (line.partition(" ") for line in lines) if component == "main"
+    )
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    if reason := lacking():
+        sys.exit(f"The tests of the plugin harbor cannot run here: {reason}.")
+    print(build())

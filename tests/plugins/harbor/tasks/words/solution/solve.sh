@@ -1,0 +1,2 @@
+#!/bin/bash
+printf 'apple\nfig\npear\n' > /app/words.txt
