@@ -192,6 +192,7 @@ class Bench:
             timeout=rollout.timeout,
             board=self.board,
             hook=plugins.manager.hook,
+            finds_side_calls=rollout.side_calls == "answer",
         )
         if step:
             runner = replace(runner, excused=step.waited)

@@ -66,6 +66,10 @@ class Call:
     def trained(self) -> bool:
         return bool(self.data["tokens"]["trained"])
 
+    @property
+    def side(self) -> bool:
+        return bool(self.data["tokens"].get("side"))
+
     @cached_property
     def versions(self) -> Any:
         """int32: the weight version that sampled each token."""

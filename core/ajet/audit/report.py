@@ -20,8 +20,10 @@ RULES = {
     "no_credit": "advantage 0, as with equal rewards",
     "not_in_batch": "the backbone did not use them, and does not say why",
     "not_received": "no client got the answer",
+    "over_long_rows": "their timeline was too long: backbone.verl.long_rows",
     "oversampled": "their group was not needed: rollout.oversample",
     "retried_attempts": "their attempt failed, and another one followed",
+    "side_calls": "calls beside the agent's work: rollout.side_calls, or a target with train: false",
     "stale": "train.max_staleness",
     "validation": "validation, not training",
 }

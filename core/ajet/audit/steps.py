@@ -15,6 +15,8 @@ from ajet.audit.journal import Call, Entry, Episode, Journal, names_of
 from ajet.audit.prompts import Prompts
 from ajet.types import AjetError
 
+SIDE_CALLS = "side_calls"
+"""The rule of calls that are no part of the agent's work."""
 CLOSE = {"rtol": 2e-5, "atol": 1e-7}
 """How far advantages and weights, float32, may be from those computed here in double precision."""
 
@@ -253,9 +255,11 @@ class Audit:
             for rule, calls in record.calls_left_out.items()
             for number in calls.get(episode.id, ())
         }
-        allowed = names_of(self.folder.setting("train.filters", ()))
+        allowed = names_of(self.folder.setting("train.filters", ())) | {SIDE_CALLS}
         if self.folder.setting("train.max_timelines"):
             allowed.add("max_timelines")
+        if self.is_verl:
+            allowed.add("over_long_rows")
         for number, call in episode.calls.items():
             count = call.end - call.start
             rule = whole
@@ -265,6 +269,9 @@ class Audit:
                 rule = by_filter[number]
                 if rule not in allowed:
                     wrong(f"call {number} was left out by {rule}, which the job does not name")
+                elif (rule == SIDE_CALLS) != call.side:
+                    marked = "is not marked as one in" if rule == SIDE_CALLS else "is a side call in"
+                    wrong(f"call {number} was left out by {rule}, but {marked} the journal")
             is_found = (episode.id, number) in found
             if is_found and rule:
                 wrong(f"call {number} is trained, although it is excluded as {rule}")

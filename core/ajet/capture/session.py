@@ -111,7 +111,7 @@ class Session(Attempt):
         with self._in_flight():
             self._refuse_beyond_limits()
             check_wanted(request)
-            chosen = choose_target(self.answerer.targets, agent, target)
+            chosen = choose_target(self.answerer.targets, agent, target, request.model)
             if not chosen.model and chosen.replies is None:
                 await self._refuse_oversized(request)
             request = await self._without_images(request, chosen)

@@ -55,7 +55,8 @@ class TaskSettings(Settings):
     )
     hidden: tuple[str, ...] | None = Field(
         None,
-        description="Fields of the tasks' metadata that cmd: workflows do not get; default: answer, if there is a judge.",
+        description="Fields of the tasks' metadata that commands and other workflows with a type do not get; default: answer, if there is "
+        "a judge.",
     )
 
     def hides(self, judged: bool) -> tuple[str, ...]:
@@ -69,6 +70,14 @@ class TargetSettings(Settings):
     """A named set of agents that share weights."""
 
     agents: tuple[str, ...] = Field(("*",), description="Name patterns of its agents, as in a shell.")
+    models: tuple[str, ...] = Field(
+        (),
+        description='Patterns of the model names in requests, such as ["*haiku*"]: it takes only such calls of its agents, before '
+        "targets without this key do.",
+    )
+    train: bool = Field(
+        True, description="false: the job's model answers its calls, but they are not trained."
+    )
     frozen_model: ChatModelSpec | None = Field(
         None, description="Chat model that answers in its place; never trained."
     )

@@ -37,6 +37,10 @@ class TargetPlan:
     model: ChatModelPlugin | None
     trained: bool
     lora: LoraSettings | None = None
+    models: tuple[str, ...] = ()
+    """Patterns of the names by which requests call their model; none: any name."""
+    side: bool = False
+    """Whether the job's model answers its calls, which are not trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

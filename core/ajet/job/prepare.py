@@ -324,7 +324,8 @@ def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
     plans = []
     for name, target in config.targets.items():
         where = f"targets.{name}.frozen_model"
-        trained = target.frozen_model is None and (named is None or name in named)
+        is_side = not target.train and target.frozen_model is None
+        trained = target.frozen_model is None and target.train and (named is None or name in named)
         if target.frozen_model is not None and name in (named or ()):
             raise ConfigError(
                 "train.targets",
@@ -335,26 +336,36 @@ def _targets(config: JobConfig, build: _Builder) -> list[TargetPlan]:
                 f"targets.{name}",
                 "a frozen_model answers it, so its lora has no effect. Remove one of the two.",
             )
+        if is_side and name in (named or ()):
+            raise ConfigError("train.targets", f"{name!r} has train: false. Remove one of the two.")
+        if is_side and target.lora:
+            raise ConfigError(
+                f"targets.{name}",
+                "has train: false, so its lora would never be trained. Remove one of the two.",
+            )
         if target.lora and not re.fullmatch(r"[\w-]+", name):
             raise ConfigError(
                 f"targets.{name}",
                 "its lora is a folder of the checkpoint; use only letters, digits, _ and - in its name.",
             )
-        if target.frozen_model is None and not trained and not target.lora:
+        if target.frozen_model is None and not trained and not target.lora and not is_side:
             raise ConfigError(
                 f"targets.{name}",
-                f"is neither trained nor has a frozen_model. Add it to train.targets or give it {where}.",
+                f"is neither trained nor has a frozen_model. Add it to train.targets, or give it {where} or train: false.",
             )
         model = (
             build.plugin(ChatModelPlugin, target.frozen_model, where)
             if target.frozen_model is not None
             else None
         )
-        plans.append(TargetPlan(name, target.agents, model, trained, target.lora))
+        plans.append(TargetPlan(name, target.agents, model, trained, target.lora, target.models, is_side))
     if not any(plan.trained for plan in plans):
-        raise ConfigError("targets", "none is trained; leave at least one without a frozen_model.")
-    whole = [plan.name for plan in plans if plan.model is None and not plan.lora]
-    if whole and len([plan for plan in plans if plan.model is None]) > 1:
+        raise ConfigError(
+            "targets", "none is trained; leave at least one without a frozen_model and train: false."
+        )
+    own = [plan for plan in plans if plan.model is None and not plan.side]
+    whole = [plan.name for plan in own if not plan.lora]
+    if whole and len(own) > 1:
         raise ConfigError(
             f"targets.{whole[0]}",
             "trains all weights, on which the adapters of the other targets stand. Give it a lora of its "

@@ -25,7 +25,7 @@ from ajet.learning.pairs import paired
 from ajet.rollout.batch_record import Account
 from ajet.rollout.episode import Episode
 from ajet.tracker.call import Call
-from ajet.tracker.record import sampled
+from ajet.tracker.record import SIDE_CALLS, sampled
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import Batch, Metrics, Sample
 
@@ -67,8 +67,8 @@ class Learnable:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selects the sampled tokens to train: all except those of calls that a filter drops. Above the cap on timelines a
-    seeded choice is kept."""
+    """Selects the sampled tokens to train: all except those of side calls and of calls that a filter drops. Above the cap on
+    timelines a seeded choice is kept."""
 
     filters: Sequence[Filter] = ()
     max_timelines: int | None = None
@@ -77,7 +77,8 @@ class Selection:
     def choose(self, episode: Episode) -> tuple[list[Timeline], dict[str, list[Call]]]:
         """The timelines of an episode, and the calls that were dropped, by policy."""
         calls = episode.record.trained_calls
-        dropped: dict[str, list[Call]] = {}
+        dropped: dict[str, list[Call]] = {SIDE_CALLS: [c for c in calls if c.side]}
+        calls = [c for c in calls if not c.side]
         for policy in self.filters:
             out = set(policy.drop(episode.record, calls))
             dropped.setdefault(policy.name, []).extend(c for c in calls if c.number in out)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from textwrap import shorten
 
 from ajet.job.job import Job
 from ajet.reports.episode import break_report
 from ajet.reports.text import describe_break
 from ajet.reports.token_text import TokenText, readable
 from ajet.runs.check import Report, spread
+from ajet.tracker.record import sampled
 from ajet.utils.terminal import table
 
 MOST_PRINTED = 20
@@ -77,7 +79,7 @@ def page(job: Job, report: Report) -> str:
     for policy, tokens in report.dropped.items():
         rows.append(("dropped", f"{tokens} sampled tokens by {policy}"))
     parts = ["\n".join([f"ajet check · {job.workflow.spec} · {job.model}", *report.chat_format.lines()])]
-    parts += [table(rows), _breaks(report), *_printed(report)]
+    parts += [table(rows), _breaks(report), *_side_calls(report), *_printed(report)]
     parts.append("\n".join(f"! {what}\n  -> {remedy}" for what, remedy in report.warnings) or "no warnings")
     first = episodes[0].plan.id if episodes else ""
     parts.append(
@@ -101,6 +103,19 @@ def _breaks(report: Report) -> str:
     for episode, b in examples.values():
         lines += ["", f"in episode {episode.plan.id}", describe_break(break_report(b, text_of)).plain]
     return "\n".join(lines)
+
+
+def _side_calls(report: Report) -> Iterator[str]:
+    """What is answered and not trained, with the first words of one answer of each kind."""
+    if report.side_calls:
+        lines = ["side calls are answered and not trained (rollout.side_calls: train trains them):"]
+        for (agent, model), calls in report.side_calls.items():
+            first = calls[0].answer.message.get("content") if calls[0].answer else calls[0].said
+            words = shorten(str(first or ""), 60, placeholder=" …")
+            lines.append(
+                f"  {len(calls)} of agent {agent}, model {model or 'unnamed'}: {sampled(calls)} tokens, such as {words!r}"
+            )
+        yield "\n".join(lines)
 
 
 def _printed(report: Report) -> Iterator[str]:

@@ -213,6 +213,8 @@ def _why_not(episode: Episode, entry: Entry, line: Timeline) -> str:
     if entry.group is None:
         return f"not trained: {entry.phase}"
     numbers = {span.call for span in line.spans}
+    if all(c.side for c in episode.record.calls if c.number in numbers):
+        return "not trained: a side call (rollout.side_calls, or a target with train: false)"
     if any(c.trained for c in episode.record.calls if c.number in numbers):
         return "not trained: dropped by train.filters or train.max_timelines"
     return "not trained: greedy, or of a frozen target"

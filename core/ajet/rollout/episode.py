@@ -28,6 +28,7 @@ from ajet.rollout.watchdog import Board
 from ajet.tracker.breaks import Break, find_breaks
 from ajet.tracker.call import Exchange
 from ajet.tracker.record import EpisodeRecord
+from ajet.tracker.side_calls import side_calls
 from ajet.types import ContractBroken, EpisodeView, Metrics, Spent, Task, WorkflowOutput
 from ajet.utils.breakpoints import under_debugger
 from ajet.utils.threads import in_thread
@@ -135,6 +136,8 @@ class EpisodeRunner:
     """What notes the connections that capture does not see."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """The job's texts for `ajet.prompt`."""
+    finds_side_calls: bool = False
+    """Whether the calls beside the agent's work are found, so that they are not trained."""
     own_models: bool = False
     """Whether the workflow's LLM calls go to their own endpoints, and are not recorded."""
 
@@ -176,6 +179,9 @@ class EpisodeRunner:
         failed = _explain(session, failed, missed, self.workflow if calls else None)
         if leases.score is not None:
             output = replace(output, metadata={"score": leases.score, **output.metadata})
+        if self.finds_side_calls:
+            for call in side_calls(session.record, (output.response, output.metadata)):
+                call.side = True
         try:
             self.hook.ajet_attempt_end(episode=plan.id, failure=failed.cause if failed else None)
         except Exception as exception:

@@ -28,6 +28,7 @@ from ajet.tracker.tree import Node, TokenTree
 from ajet.types import Generation, Image, Spent, Task, WorkflowOutput
 
 _DETAILS = {
+    "model": "model",
     "sampling": "sampling",
     "prompt": "text",
     "said": "said",
@@ -218,6 +219,7 @@ def _tokens_to_json(call: Call) -> dict[str, Any]:
         "finish_reason": call.generation.finish_reason,
         "temperature": call.temperature,
         "trained": call.trained,
+        **({"side": True} if call.side else {}),
         "parent": call.parent,
         "cause": call.cause,
     }
@@ -238,6 +240,7 @@ def _call_from_json(data: Mapping[str, Any], record: EpisodeRecord, answer: Mess
         tokens["finish_reason"],
     )
     same = {name: tokens[name] for name in ("temperature", "trained", "parent", "cause")}
+    same["side"] = tokens.get("side", False)
     return Call(**kept, **same, prompt=prompt, end=end, generation=generation)
 
 

@@ -154,6 +154,11 @@ class RolloutSettings(Settings):
         description="A call continues a conversation if its messages equal the recorded ones (token), or also if they differ only "
         "in outer whitespace, dropped reasoning or call ids (text; the model then sees what it once wrote; counted in calls/drift).",
     )
+    side_calls: Literal["train", "answer"] | None = Field(
+        None,
+        description="What becomes of the calls that a program makes beside its agent's work, such as titles: they are trained, or "
+        "only answered; default: answered, if the workflow is a program of its own, else trained.",
+    )
     images: ImageSettings = Field(ImageSettings(), description="Which images agents may send.")
     sampling: TrainingSampling = Field(
         TrainingSampling(), description="Sampling parameters of trained calls."

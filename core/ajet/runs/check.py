@@ -33,10 +33,9 @@ from ajet.tracker.call import Call
 from ajet.tracker.forest import forest
 from ajet.tracker.record import merging_key, sampled
 from ajet.utils.asyncrun import run
+from ajet.utils.letters import LONG, letters
 from ajet.utils.machine import total_memory
 
-LONG = 8
-"""Letters and digits of a field that a response does not contain by chance."""
 MUCH = 0.1
 """The share of answers from which a fault is worth a warning."""
 _LONGER = "Raise the agent's max_tokens or rollout.sampling.max_tokens, unless the model rambles."
@@ -114,6 +113,8 @@ class Report:
     """Tokens of the longest call."""
     context_length: int
     dropped: Mapping[str, int]
+    side_calls: Mapping[tuple[str, str], Sequence[Call]]
+    """By agent and model name, the calls that are answered and not trained."""
     memory: int
     """The most bytes that the programs of one episode had in memory; 0 if there are none or it is unknown."""
     concurrency: int
@@ -191,6 +192,10 @@ def examine(
         rejected += len(attempts - untrained)
         if found := sorted(unused(e.record) - attempts - untrained):
             abandoned[e.id] = found
+    side: dict[tuple[str, str], list[Call]] = {}
+    for call in calls:
+        if call.side:
+            side.setdefault((call.agent, call.model or ""), []).append(call)
     return Report(
         run_dir=run_dir,
         episodes=episodes,
@@ -219,6 +224,7 @@ def examine(
         longest=max((c.end.length for c in calls), default=0),
         context_length=context_length,
         dropped=dropped,
+        side_calls=side,
         memory=max((e.memory for e in episodes), default=0),
         concurrency=job.config.rollout.concurrency,
         chat_format=chat_format,
@@ -346,16 +352,10 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
 def _copied(episode: Episode, name: str) -> bool:
     """Whether an episode's response repeats this field of its task, and no message has it. Short values must be all of the
     response, because a long one has many by chance."""
-    value, response = (_letters(x) for x in (episode.plan.task.metadata.get(name), episode.output.response))
+    value, response = (letters(x) for x in (episode.plan.task.metadata.get(name), episode.output.response))
     if not value or not (value in response if len(value) >= LONG else value == response):
         return False
-    return not any(value in _letters(exchange.chat()) for exchange in episode.record.exchanges)
-
-
-def _letters(value: Any) -> str:
-    """The letters and digits of a value, without those of escaped white space; none of None."""
-    text = "" if value is None else re.sub(r"\\+[nrt]", " ", str(value))
-    return "".join(filter(str.isalnum, text)).casefold()
+    return not any(value in letters(exchange.chat()) for exchange in episode.record.exchanges)
 
 
 def spread(values: Sequence[float]) -> str:

@@ -97,6 +97,8 @@ class Runtime:
             excused=excused or (lambda episode: 0.0),
             missed=self.installed.missed,
             prompts=self.job.prompts,
+            finds_side_calls=settings.side_calls == "answer"
+            or (settings.side_calls is None and self.workflow.is_plugin),
             own_models=self.own_models,
         )
 
@@ -124,7 +126,17 @@ async def open_runtime(
             model = plan.model or answers
             live = await portal.run(models.enter_async_context(model.open())) if model else None
             adapter = None if model or not engine else adapter_of(plan.name, engine, named=bool(plan.lora))
-            targets.append(Target(plan.name, plan.agents, live, plan.trained, adapter))
+            targets.append(
+                Target(
+                    plan.name,
+                    plan.agents,
+                    live,
+                    plan.trained or plan.side,
+                    adapter,
+                    models=plan.models,
+                    side=plan.side,
+                )
+            )
         chat = chat_of(engine, job.config.rollout) if engine else None
         batching = DeterministicBatching(engine) if engine and job.config.run.deterministic else None
         address = job.config.rollout.address

@@ -64,6 +64,8 @@ class Exchange:
     """Whether the answer continues that message, in the same turn."""
     text: str | Sequence[int] | None = None
     """Text or token ids that the request continues, if it has no messages."""
+    model: str | None = None
+    """The name of the model that the request asked for."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """The sampling parameters that the request set."""
     started: float = 0.0
@@ -104,6 +106,8 @@ class Call(Exchange):
     temperature: float
     trained: bool
     """Greedy calls and frozen targets are recorded, but not trained."""
+    side: bool = False
+    """Whether it is a side call: see `ajet.tracker.side_calls`, and targets with ``train: false``. Batches leave it out."""
     parent: int | None = None
     """The call whose conversation this prompt continued by stored ids."""
     cause: str = ""

@@ -12,6 +12,9 @@ from ajet.tracker.call import Call, Exchange, Message, MessageNode, new_root
 from ajet.tracker.tree import TokenTree
 from ajet.types import AjetError, Generation, GenerationDelta, Image, Int32
 
+SIDE_CALLS = "side_calls"
+"""The rule that leaves side calls out of batches."""
+
 
 class EpisodeClosed(AjetError):
     """A call arrived after its episode had ended."""

@@ -117,7 +117,7 @@ class ExplorerSession(Session):
                 code="unsupported_parameter",
             )
         with self.explorer.limits.call(self.api_key):
-            chosen = choose_target(self.answerer.targets, agent, target)
+            chosen = choose_target(self.answerer.targets, agent, target, request.model)
             if request.after is not None:
                 request = await self._after(request, request.after)
             elif request.prompt is None:
