@@ -74,7 +74,7 @@ def test_placeholders_stand_for_the_episode_s_values(run: Run) -> None:
     [
         (
             {"environment": {"X": "{querry}"}},
-            "workflow.environment: {querry} is no placeholder; did you mean {query}",
+            "workflow.environment: {querry} is not a placeholder; did you mean {query}",
         ),
         ({"environment": {"MY_API_KEY": "s3cret"}}, "MY_API_KEY looks like a secret"),
         ({"workspace": "absent"}, "workspace: .*absent is not a directory"),

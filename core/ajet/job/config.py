@@ -55,8 +55,8 @@ class TaskSettings(Settings):
     )
     hidden: tuple[str, ...] | None = Field(
         None,
-        description="Fields of the tasks' metadata that commands and other workflows with a type do not get; default: answer, if there is "
-        "a judge.",
+        description="Fields of the tasks' metadata that commands and other workflows with a type do not get; default: answer, "
+        "if there is a judge.",
     )
 
     def hides(self, judged: bool) -> tuple[str, ...]:

@@ -34,6 +34,9 @@ _REMEDIES = {
     FailureKind.JUDGE: "Fix the judge, or what it is given: the error says what is wrong and, in your own code, where.",
 }
 _REMEDIES_BY_CAUSE = {
+    "workflow:calls": "Raise workflow.calls, or train such episodes, too: workflow.failed: judge.",
+    "workflow:tokens": "Raise workflow.tokens, or train such episodes, too: workflow.failed: judge.",
+    "workflow:timeout": "Raise workflow.timeout, or train such episodes, too: workflow.failed: judge.",
     "workflow:no_gateway": "Set rollout.gateway: true, so that forked children are answered.",
     "workflow:returned_coroutine": "Await it.",
     "workflow:returned_none": "Return the answer from the workflow.",

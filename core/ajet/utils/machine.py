@@ -12,6 +12,6 @@ def total_memory() -> int:
     total = 0
     with contextlib.suppress(OSError, ValueError, AttributeError):  # names that this system does not have
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+    with contextlib.suppress(OSError, ValueError):  # "max" means none
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return total

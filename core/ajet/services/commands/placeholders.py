@@ -22,7 +22,7 @@ def check_placeholders(text: str) -> None:
     for name in _PLACEHOLDER.findall(text):
         near = difflib.get_close_matches(name, KNOWN, 1, cutoff=0.75)
         if near and name not in KNOWN and not name.startswith(_FIELD):
-            raise ValueError(f"{{{name}}} is no placeholder; did you mean {{{near[0]}}}")
+            raise ValueError(f"{{{name}}} is not a placeholder; did you mean {{{near[0]}}}")
 
 
 def has_placeholder(text: str) -> bool:

@@ -228,7 +228,7 @@ class _Episode:
         try:
             output = self._answer(ended)
         except WorkflowFailed as failure:
-            # An engine that fails is no fault of the agent.
+            # The agent is not to blame for an engine that fails.
             if self.plugin.failed == "drop" or (session is not None and session.engine_error):
                 raise
             about = {"failed": failure.cause, "error": str(failure)}
