@@ -188,7 +188,22 @@ def test_the_other_parameters_are_read() -> None:
         ({"container": "c"}, "container"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, r'tools\[0\].type="bash_20250124"'),
-        ({"tools": [TOOL | {"defer_loading": True}]}, r"tools\[0\].defer_loading"),
+        ({"tools": [TOOL | {"allowed_callers": ["x"]}]}, r"tools\[0\].allowed_callers"),
+        (
+            {
+                "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+                "tool_choice": {"type": "tool", "name": "web_search"},
+            },
+            r'cannot honour tools\[0\].type="web_search_20250305" of',
+        ),
+        (
+            {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+            r'context_management.edits\[0\]={"type": "clear_tool_uses_20250919"}',
+        ),
+        (
+            {"context_management": {"edits": [{"type": "clear_thinking_20251015"}]}},
+            r"context_management.edits\[0\]",
+        ),
         ({"tool_choice": {"type": "some"}}, 'tool_choice.type="some"'),
         ({"output_config": {"format": {"type": "x", "schema": {}}}}, 'output_config.format.type="x"'),
     ],
@@ -202,10 +217,9 @@ def test_what_cannot_be_honoured_is_refused_by_name(body, named) -> None:
 @pytest.mark.parametrize(
     ("role", "block"),
     [
-        ("user", {"type": "document", "source": {}}),
-        ("user", RESULTS[0] | {"content": [{"type": "document"}]}),
         ("assistant", {"type": "image", "source": {"type": "url", "url": "x"}}),
-        ("assistant", {"type": "redacted_thinking", "data": "x"}),
+        ("assistant", {"type": "document", "source": {"type": "url", "url": "x"}}),
+        ("user", {"type": "container_upload"}),
         ("assistant", {"type": "server_tool_use"}),
     ],
 )
@@ -222,8 +236,10 @@ def test_content_that_a_text_model_cannot_take_is_refused(role, block) -> None:
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"messages": []}, "at least one"),
         ({"messages": [{"role": "tool", "content": ""}]}, "role must be"),
-        ({"tool_choice": {"type": "any"}}, "tools has none"),
-        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "sub"}}, 'call of "sub"'),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_reference", "tool_name": "x"}]}]},
+            'refers to the tool "x", which tools does not have',
+        ),
     ],
 )
 def test_a_bad_request_gets_one_clear_line(body, said) -> None:

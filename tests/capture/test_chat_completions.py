@@ -324,9 +324,7 @@ def test_an_engine_failure_is_named_once_and_not_retried(bench, tokenizer) -> No
     assert len(engine.requests) == 1 and session.engine_error == "RuntimeError: out of memory"
 
 
-@pytest.mark.parametrize(
-    "path", ["/embeddings", "/images/generations", "/audio/speech", "/responses/compact"]
-)
+@pytest.mark.parametrize("path", ["/embeddings", "/images/generations", "/audio/speech", "/moderations"])
 def test_other_calls_of_models_are_refused_by_name_inside_an_episode(bench, tokenizer, sdk, path) -> None:
     b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok"))
     with b.session() as session, pytest.raises(openai.BadRequestError, match=f"{path} is not captured"):

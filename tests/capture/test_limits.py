@@ -173,13 +173,12 @@ def test_of_a_text_far_too_long_no_more_is_tokenised_than_some_contexts(
     "body",
     [
         b'{"messages":[' + b",".join([ONE] * 1_025) + b"]}",
-        b'{"messages":[' + ONE + b'],"tools":[' + b",".join([TOOL] * 513) + b"]}",
         chat(*["a" * 30_000] * 2),
         json.dumps(
             {"messages": [{"role": "user", "content": "a"}] * 2, "tools": [{"b" * 99_999: 1}]}
         ).encode(),
     ],
-    ids=["messages", "tools", "texts", "a tool"],
+    ids=["messages", "texts", "a tool"],
 )
 def test_what_cannot_fit_in_the_context_is_refused_without_being_rendered(
     bench: Any, engine: ScriptedEngine, body: bytes, monkeypatch: pytest.MonkeyPatch
@@ -188,6 +187,14 @@ def test_what_cannot_fit_in_the_context_is_refused_without_being_rendered(
     monkeypatch.setattr(b.chat, "render", lambda *_: pytest.fail("it was rendered"))
     status, code, message = error(answer(b, body))
     assert (status, code) == (400, "context_length_exceeded") and "the model's context holds 4,096" in message
+
+
+def test_tools_have_a_limit_whatever_the_context(bench: Any, engine: ScriptedEngine) -> None:
+    body = b'{"messages":[' + ONE + b'],"tools":[' + b",".join([TOOL] * 513) + b"]}"
+    with (b := bench(engine)).session() as session:
+        status, code, message = error(answer(b, body, session))
+    assert (status, code) == (400, "invalid_request") and "at most 512" in message
+    assert not session.counters["context_overflow"], "shortening the history would not help"
 
 
 def test_a_chat_that_a_template_might_shorten_is_measured_by_its_rendering(

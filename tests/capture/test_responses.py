@@ -171,8 +171,15 @@ def test_the_other_parameters_are_read() -> None:
         ({"truncation": "auto"}, 'truncation="auto"'),
         ({"top_logprobs": 3}, "top_logprobs=3"),
         ({"include": ["all"]}, 'include="all"'),
-        ({"tools": [{"type": "web_search"}]}, r'tools\[0\].type="web_search"'),
-        ({"tools": [TOOL | {"defer_loading": True}]}, r"tools\[0\].defer_loading"),
+        ({"tools": [{"type": "computer_use_preview"}]}, r'tools\[0\].type="computer_use_preview"'),
+        ({"tools": [TOOL | {"allowed_callers": ["programmatic"]}]}, r"tools\[0\].allowed_callers"),
+        (
+            {"tools": [{"type": "web_search"}], "tool_choice": "required"},
+            r'cannot honour tools\[0\].type="web_search" of',
+        ),
+        ({"tools": [TOOL, {"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice="),
+        ({"input": [{"type": "compaction", "encrypted_content": "gAAA"}]}, r'input\[0\].type="compaction"'),
+        ({"input": [{"type": "configuration_update", "text": {"format": {}}}]}, r"input\[0\].text"),
         ({"tools": [TOOL], "tool_choice": {"type": "mcp"}}, "tool_choice="),
         ({"text": {"format": {"type": "grammar"}}}, 'text.format.type="grammar"'),
         ({"input": [{"type": "item_reference", "id": "x"}]}, r'input\[0\].type="item_reference"'),
@@ -186,8 +193,8 @@ def test_what_cannot_be_honoured_is_refused_by_name(body, named) -> None:
 
 
 def test_one_error_names_everything() -> None:
-    with pytest.raises(Refused, match=r"background, conversation, .*web_search"):
-        parse(background=True, conversation="c", tools=[{"type": "web_search"}])
+    with pytest.raises(Refused, match=r"background, conversation, .*computer"):
+        parse(background=True, conversation="c", tools=[{"type": "computer"}])
 
 
 @pytest.mark.parametrize(
@@ -199,8 +206,7 @@ def test_one_error_names_everything() -> None:
         ),
         ({"role": "assistant", "content": [{"type": "input_image", "image_url": "x"}]}, "input_image"),
         ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "refusal"),
-        ({"type": "function_call_output", "call_id": "c", "output": [{"type": "input_file"}]}, "input_file"),
-        ({"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, "encrypted"),
+        ({"role": "assistant", "content": [{"type": "input_file"}]}, "input_file"),
     ],
 )
 def test_content_that_a_text_model_cannot_take_is_refused(item, named) -> None:

@@ -21,7 +21,8 @@ from ajet.capture.replies import Form, NotRecorded, Replies, request_of
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.stream_buffer import Emit, StreamBuffer
 from ajet.capture.targets import Target
-from ajet.capture.wires import Answer, ChatRequest, Refused
+from ajet.capture.unseen import told_of_unseen
+from ajet.capture.wires import Answer, ChatRequest, Refused, TooLong
 from ajet.chat.images import Images, with_data
 from ajet.chat.renderer import Chat
 from ajet.chat.streaming import stop_at, stop_of
@@ -43,7 +44,7 @@ from ajet.types import (
 
 T = TypeVar("T")
 _TOO_LONG, _FAILED = "context_length_exceeded", "engine_error"
-_SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "stop")
+_SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "seed", "stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,9 @@ class Asked:
     chat: Chat | None = None
     """The chat format with the request's variables; None if no engine answers."""
     tools: Sequence[Message] = ()
+    """Those that the prompt lists."""
+    told: Sequence[Message] = ()
+    """Those that messages describe."""
     client_chat: ClientChat | None = None
     """None for a request without messages, which continues text."""
     started: float = field(default_factory=time.time)
@@ -124,7 +128,7 @@ class Asked:
     @property
     def offered(self) -> Sequence[Message]:
         """The tools that the answer may call."""
-        return self.tools if self.request.may_call else ()
+        return [*self.tools, *self.told] if self.request.may_call else ()
 
     def recorded(self, number: int, **answer: Any) -> Exchange:
         """The record of the call with a number; a `Call` if ``answer`` has a prompt."""
@@ -172,28 +176,41 @@ class Asked:
             with suppress(AjetError):  # `_prompt` raises and reports it again
                 await off_loop(self.chat.render, as_sent(chat_end, self.client_chat.sent), self.tools)
 
-    def _prompt(self) -> Prompt:
-        """The engine's prompt. Raises Refused if there can be none."""
-        counters, chat = self.attempt.counters, self.chat
+    async def count(self) -> int:
+        """The tokens of the prompt that the engine would get now. Raises Refused."""
+        if self.chat is None:
+            raise Refused(
+                f"no tokens can be counted: target {self.target.name!r} is not answered by an engine here",
+                code="unsupported_target",
+            )
+        await self._render_apart()
+        return self._made().node.length
+
+    def _made(self) -> Prompt:
+        """The prompt, however long. Raises Refused if there can be none."""
+        chat = self.chat
         assert chat
         try:
             if self.client_chat is None:
-                prompt = self._text_prompt(chat)
-            else:
-                counters["tools_left_out"] += bool(self.offered) and not chat.shows_tools
-                prompt = make_prompt(self.attempt.record, chat, self.key, self.client_chat, self.tools)
+                return self._text_prompt(chat)
+            return make_prompt(self.attempt.record, chat, self.key, self.client_chat, self.tools)
         except AjetError as error:
             if isinstance(error, Refused):
                 raise
             raise Refused(str(error), code="unrenderable_chat") from error
+
+    def _prompt(self) -> Prompt:
+        """The engine's prompt. Raises Refused if there can be none."""
+        counters, chat = self.attempt.counters, self.chat
+        assert chat
+        prompt = self._made()
+        counters["tools_left_out"] += (
+            self.client_chat is not None and bool(self.offered) and not chat.shows_tools
+        )
         most = self.attempt.answerer.context_length
         if prompt.node.length >= most:
             counters["context_overflow"] += 1
-            raise Refused(
-                f"the prompt has {prompt.node.length} tokens, but the model's context holds {most} with the "
-                "answer; shorten the history or use a model with a longer context",
-                code=_TOO_LONG,
-            )
+            raise TooLong(f"the prompt has {prompt.node.length} tokens", prompt.node.length, most)
         counters["rendered_anew"] += bool(prompt.cause)
         counters["drift"] += prompt.drift
         return prompt
@@ -241,6 +258,9 @@ class Asked:
         messages = self.chat_end.chat() if self.chat_end else ()
         try:
             request = request_of(Form(replies.ignore), messages, self.tools, self.request.prompt)
+            told, unseen = told_of_unseen(messages, images=True)
+            if unseen and request not in replies:  # a model that reads only text was recorded
+                request = request_of(Form(replies.ignore), told, self.tools, self.request.prompt)
             answer = replies.take(self.agent, request)
         except NotRecorded as error:
             attempt.counters["not_recorded"] += 1

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ajet.capture.wires import ChatRequest, Refused
+from ajet.capture.wires import ChatRequest, Refused, TooLong
 from ajet.chat.renderer import Chat
 
 LARGE_BODY = 1 << 16
@@ -31,17 +31,23 @@ def refuse_oversized(request: ChatRequest, chat: Chat, context_length: int) -> N
     """Refuse a request that cannot fit in the context, without rendering it. Raises Refused."""
     messages = max(LEAST_MESSAGES, context_length // MESSAGE_TOKENS)
     _refuse_more("messages", len(request.messages), messages, context_length)
-    _refuse_more("tools", len(request.tools), MOST_TOOLS, context_length)
+    tools = len(request.tools) + len(request.told)
+    if tools > MOST_TOOLS:
+        raise Refused(
+            f"the request has {tools:,} tools; at most {MOST_TOOLS} are accepted", code="invalid_request"
+        )
     if request.prompt is not None and not isinstance(request.prompt, str):
-        _refuse_more("prompt token ids", len(request.prompt), context_length, context_length)
+        _refuse_more("prompt token ids", len(request.prompt), context_length, context_length, 1)
     # Few tokenizers need as few as four characters per token: where the chat might fit, rendering decides.
     if request.size > 4 * context_length:
         _refuse_long_texts(request, chat, context_length)
 
 
-def _refuse_more(what: str, found: int, most: int, context_length: int) -> None:
+def _refuse_more(what: str, found: int, most: int, context_length: int, tokens: int = MESSAGE_TOKENS) -> None:
+    """Refuse more than ``most`` of something that takes some tokens each."""
     if found > most:
-        raise _too_long(f"the request has {found:,} {what}; at most {most:,} are accepted", context_length)
+        told = f"the request has {found:,} {what}; at most {most:,} are accepted"
+        raise TooLong(told, found * tokens, context_length)
 
 
 def _refuse_long_texts(request: ChatRequest, chat: Chat, context_length: int) -> None:
@@ -53,10 +59,8 @@ def _refuse_long_texts(request: ChatRequest, chat: Chat, context_length: int) ->
     for start in range(0, len(text), _CHUNK):
         found += len(chat.tokenizer.encode(text[start : start + _CHUNK], add_special_tokens=False))
         if found > most:
-            raise _too_long(
-                f"the request's texts ({len(text):,} characters) have more than {most:,} tokens",
-                context_length,
-            )
+            told = f"the request's texts ({len(text):,} characters) have more than {most:,} tokens"
+            raise TooLong(told, found, context_length)
 
 
 def _texts(request: ChatRequest) -> Iterator[str]:
@@ -77,11 +81,3 @@ def _texts_in(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from _texts_in(part)
-
-
-def _too_long(what: str, context_length: int) -> Refused:
-    return Refused(
-        f"{what}, but the model's context holds {context_length:,} tokens; shorten the history or use a model with a longer "
-        "context",
-        code="context_length_exceeded",
-    )

@@ -128,6 +128,9 @@ class Replies(Generic[T]):
         self.missing: list[str] = []
         """What is different in each request that no reply answered, in one line each."""
 
+    def __contains__(self, request: Request) -> bool:
+        return any(entry.request == request for entry in self._entries)
+
     def take(self, agent: str, request: Request) -> T:
         """The next reply to a request; among equal requests, those of the same agent come first. Raises NotRecorded."""
         equal = [entry for entry in self._entries if entry.request == request]

@@ -17,7 +17,7 @@ from ajet.capture.limits import LARGE_BODY
 from ajet.capture.off_loop import off_loop
 from ajet.capture.refusals import Refusal
 from ajet.capture.session import Session
-from ajet.capture.wires import ChatRequest, Events, Piece, Refused, Wire
+from ajet.capture.wires import Answer, ChatRequest, Events, PathWire, Piece, Refused, Wire
 from ajet.utils.ids import new_id
 
 log = logging.getLogger("ajet")
@@ -50,7 +50,8 @@ class Reply:
 def find_wire(wires: Iterable[Wire], path: str) -> Wire | None:
     """The wire whose path is the longest that ends a URL's path."""
     path = path.rstrip("/")
-    return max((w for w in wires if path.endswith(w.path)), key=lambda w: len(w.path), default=None)
+    found = max((w for w in wires if path.endswith(w.path)), key=lambda w: len(w.path), default=None)
+    return found.at(path) if isinstance(found, PathWire) else found
 
 
 def caller(session: Session, headers: Mapping[str, str]) -> tuple[str | None, str | None]:
@@ -82,6 +83,9 @@ async def respond(
         is_large = apart and len(body) > LARGE_BODY
         request = await off_loop(wire.parse, body) if is_large else wire.parse(body)
         request.size, request.apart = len(body), apart
+        if request.only_count:
+            counted = Answer({}, "stop", await session.count(request, agent, target), 0)
+            return Reply(200, _json(wire.reply(request, [counted], new_id())))
         if request.stream:
             return await _stream(wire, session, request, agent, target, blocks_loop)
         choices = await session.choices(request, agent, target, blocks_loop)

@@ -24,7 +24,8 @@ from ajet.capture.refusals import Refusal
 from ajet.capture.stream_buffer import Emit
 from ajet.capture.structured import check_schema, check_wanted, is_free, misfit
 from ajet.capture.targets import Target, choose_target
-from ajet.capture.wires import Answer, ChatRequest, Refused
+from ajet.capture.unseen import told_of_unseen
+from ajet.capture.wires import Answer, ChatRequest, Refused, TooLong
 from ajet.chat.messages import BadMessage, normalise_tools
 from ajet.chat.renderer import Chat
 from ajet.tracker.call import Call, Exchange, Message, MessageNode
@@ -110,13 +111,7 @@ class Session(Attempt):
         their text as it becomes final. Cancelling stops the generation. Raises Refused."""
         with self._in_flight():
             self._refuse_beyond_limits()
-            check_wanted(request)
-            chosen = choose_target(self.answerer.targets, agent, target, request.model)
-            if not chosen.model and chosen.replies is None:
-                await self._refuse_oversized(request)
-            request = await self._without_images(request, chosen)
-            chat = await self._chat_for(request, chosen)
-            asked = self._understand(request, agent, chosen, chat)
+            asked = await self._asked(request, agent, target)
             first, self._numbers = self._numbers, self._numbers + request.n
             try:
                 await check_schema(request)
@@ -124,9 +119,16 @@ class Session(Attempt):
             except Refused as error:
                 self._keep_refused(asked, first, error)
                 raise
+            for what in asked.request.left_out:
+                self.counters[f"left_out:{what}"] += 1
             if not is_free(request):
                 choices = [replace(c, misfit=await misfit(request, c.answer)) for c in choices]
             return choices
+
+    async def count(self, request: ChatRequest, agent: str, target: str | None) -> int:
+        """The tokens of the prompt that a request would have now. Nothing is sampled or recorded. Raises Refused."""
+        with self._in_flight():
+            return await (await self._asked(request, agent, target)).count()
 
     def take(
         self, request: ChatRequest, choices: Sequence[Choice], reply_id: str | None = None
@@ -171,6 +173,17 @@ class Session(Attempt):
 
     # ---------------------------------------------------------------- the request
 
+    async def _asked(self, request: ChatRequest, agent: str, target: str | None) -> Asked:
+        """The request, checked and understood. Raises Refused."""
+        check_wanted(request)
+        chosen = choose_target(self.answerer.targets, agent, target, request.model)
+        request = self._told_of_unseen(request, chosen)
+        if not chosen.model and chosen.replies is None:
+            await self._refuse_oversized(request)
+        request = await self._without_images(request, chosen)
+        chat = await self._chat_for(request, chosen)
+        return self._understand(request, agent, chosen, chat)
+
     async def _refuse_oversized(self, request: ChatRequest) -> None:
         """Refuse what cannot fit in the engine's context, before anything is kept of it. Raises Refused."""
         chat, most = self.answerer.chat, self.answerer.context_length
@@ -180,7 +193,7 @@ class Session(Attempt):
                 await off_loop(refuse_oversized, request, chat, most)
             else:
                 refuse_oversized(request, chat, most)
-        except Refused:
+        except TooLong:
             self.counters["context_overflow"] += 1
             raise
 
@@ -204,6 +217,15 @@ class Session(Attempt):
         if request.tools and request.may_call and chat.calls_fault:
             raise Refused(chat.calls_fault, code="tools_unreadable")
         return chat
+
+    def _told_of_unseen(self, request: ChatRequest, target: Target) -> ChatRequest:
+        """The request with a text in the place of what the model cannot see, as far as the agent has fetched it: after an answer."""
+        chat = self.answerer.chat
+        is_engine = not target.model and target.replies is None
+        messages, found = told_of_unseen(
+            request.messages, is_engine and (chat is None or chat.vision is None)
+        )
+        return replace(request, messages=messages, left_out=(*request.left_out, *found)) if found else request
 
     async def _without_images(self, request: ChatRequest, target: Target) -> ChatRequest:
         """The request with references in the place of its images, which are checked and kept. Raises Refused."""
@@ -254,9 +276,10 @@ class Session(Attempt):
             messages, named = self._messages(request)
             known = recognise(root, messages, by_text=by_text)
             client_chat = replace(known, continues=request.continues, named=named)
+            told = normalise_tools(request.told)
         except BadMessage as error:
             raise Refused(str(error), code=error.code) from None
-        return Asked(self, request, agent, target, key, chat, tools, client_chat)
+        return Asked(self, request, agent, target, key, chat, tools, told, client_chat)
 
     def _messages(self, request: ChatRequest) -> tuple[Sequence[Mapping[str, Any]], int | None]:
         """The whole chat, and the number of the call whose reply it names. A system message at the start of the new

@@ -17,7 +17,7 @@ from ajet.capture.wires import Answer, ChatRequest, Refused
 
 def check_wanted(request: ChatRequest) -> None:
     """Refuse a tool call that no answer can have."""
-    names = [_name(tool) for tool in request.tools]
+    names = [_name(tool) for tool in (*request.tools, *request.told)]
     if request.must_call is not None and (request.must_call not in names if request.must_call else not names):
         wanted = f"of {request.must_call!r}" if request.must_call else "of a tool"
         raise Refused(

@@ -29,6 +29,7 @@ MEANINGS = {
     "calls_in_thoughts": "tool calls in a thought without an end, which they ended",
     "cut_thoughts": "answers with a thought that has no end",
     "tools_left_out": "calls with tools that the model's chat template does not write into the prompt",
+    "left_out": "calls answered without what they ask for: tools that a hosted API runs itself, images that the model cannot see",
     "rendered_anew": "prompts that could not continue stored tokens, so the chat was rendered again",
     "drift": "stored tokens used for text that the agent sent back in another form (rollout.merge: text)",
     "context_overflow": "calls refused because the prompt filled the model's context",

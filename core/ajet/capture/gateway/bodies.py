@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from ajet.capture.gateway.encodings import check_encoding, decoded
+from ajet.capture.off_loop import off_loop
 from ajet.capture.wires import Refused
 
 MOST_BYTES = 32 << 20
@@ -47,11 +49,13 @@ class Bodies:
     async def read(
         self, key: str, headers: Mapping[str, str], receive: Receive, most: int | None = None
     ) -> AsyncIterator[bytes]:
-        """A block with the body of a request, which counts for ``key`` until the end. Raises Refused for one of more than ``most``
-        bytes (default: those of a call), or that does not arrive in time, Gone if the client went away."""
+        """A block with the body of a request, decompressed, which counts for ``key`` until the end. Raises Refused for one of more
+        than ``most`` bytes (default: those of a call), that does not arrive in time, or in an encoding that is not known, and Gone
+        if the client went away."""
         most = self._most_bytes if most is None else most
         if announced(headers) > most:
             raise _too_large(most)
+        encoding = check_encoding(headers.get("content-encoding", ""))
         parts: list[bytes] = []
         size = 0
         try:
@@ -64,9 +68,7 @@ class Bodies:
                             raise Gone
                         part = message.get("body", b"")
                         parts.append(part)
-                        size += len(part)
-                        self._held += len(part)
-                        self._of[key] += len(part)
+                        size += self._hold(key, len(part))
                         if size > most:
                             raise _too_large(most)
                         self._refuse_much(key)
@@ -79,12 +81,23 @@ class Bodies:
                 ) from None
             body = b"".join(parts)
             del parts
+            if encoding:
+                plain = await off_loop(decoded, body, encoding, most)
+                if plain is None:
+                    raise _too_large(most)
+                size += self._hold(key, len(plain) - len(body))
+                body = plain
+                self._refuse_much(key)
             yield body
         finally:
-            self._held -= size
-            self._of[key] -= size
+            self._hold(key, -size)
             if not self._of[key]:
                 del self._of[key]
+
+    def _hold(self, key: str, size: int) -> int:
+        self._held += size
+        self._of[key] += size
+        return size
 
     def _refuse_much(self, key: str) -> None:
         held = self._of[key]

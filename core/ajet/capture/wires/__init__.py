@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from ajet.types import AjetError, FinishReason
 
@@ -24,6 +24,24 @@ class Refused(AjetError):
         """Seconds after which the client may try again, if the status is one that it may try again after."""
 
 
+SHORTER = "shorten the history or use a model with a longer context"
+
+
+class TooLong(Refused):
+    """A request that the model's context does not hold. Each wire says it in the words of its API, which programs look for to
+    shorten their history."""
+
+    def __init__(self, what: str, tokens: int, most: int) -> None:
+        super().__init__(
+            f"{what}, but the model's context holds {most:,} with the answer; {SHORTER}",
+            code="context_length_exceeded",
+        )
+        self.tokens = tokens
+        """Of the prompt, at least."""
+        self.most = most
+        """Maximum tokens of the prompt and the answer together."""
+
+
 @dataclass(slots=True)
 class ChatRequest:
     """A request of any wire. ``None`` means that the client did not set the field.
@@ -36,9 +54,12 @@ class ChatRequest:
     """In the chat completions form; the client's own objects where the wire is chat completions."""
     tools: Sequence[Mapping[str, Any]]
     """In the chat completions form."""
+    told: Sequence[Mapping[str, Any]] = ()
+    """Tools that some message describes, in the same form: the answer may call them, too, but the prompt does not list them."""
     n: int = 1
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
     max_tokens: int | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
@@ -61,6 +82,11 @@ class ChatRequest:
     """Id of an earlier reply, whose chat the messages continue."""
     prompt: str | Sequence[int] | None = None
     """Text or token ids to continue, instead of messages."""
+    left_out: Sequence[str] = ()
+    """What the prompt does without, in words for the user: tools that only the API's own host can run, thoughts that are
+    encrypted. Counted by `Session`."""
+    only_count: bool = False
+    """Whether only the tokens of the prompt are asked for: nothing is sampled or recorded."""
     size: int = 0
     """Bytes of the request's body: at least as many as its texts have characters."""
     apart: bool = False
@@ -128,3 +154,12 @@ class Wire(Protocol):
     def events(self, request: ChatRequest, reply_id: str) -> Events: ...
 
     def error(self, error: Refused) -> dict[str, Any]: ...
+
+
+@runtime_checkable
+class PathWire(Wire, Protocol):
+    """A wire of an API whose paths say what the bodies of others do, such as the name of the model."""
+
+    def at(self, path: str) -> Wire:
+        """The wire for requests to one URL path, which ends with `path`."""
+        ...

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ajet.capture.wires import Refused
+from ajet.capture.wires import Refused, TooLong
 
 MOST_CONTAINERS = 100_000
 """Maximum objects and lists of a body: its opening brackets are counted, including those in texts."""
@@ -38,6 +39,30 @@ class Faults:
 
     def __init__(self) -> None:
         self._found: dict[str, str] = {}
+        self._hosted: dict[str, Any] = {}
+        """Tools that the API's own host would run: their types, by their places."""
+        self._left_out: dict[str, None] = {}
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """See `ChatRequest.left_out`."""
+        return tuple(self._left_out)
+
+    def leave_out(self, what: str) -> None:
+        """Note something that the prompt does without."""
+        self._left_out[what] = None
+
+    def hosted(self, where: str, kind: str) -> None:
+        """Leave out a tool that the API's own host would run: a model may always do without a tool."""
+        self._hosted[where] = kind
+        self.leave_out(kind)
+
+    def forced(self, name: str | None, tools: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse the tools that were left out if only they could be called: ``name`` must be, any tool if it is empty."""
+        names = [tool["function"]["name"] for tool in tools]
+        if name is not None and (name not in names if name else not names):
+            for where, kind in self._hosted.items():
+                self.parameter(where, kind)
 
     def parameter(self, name: str, value: Any = ...) -> None:
         """Add a parameter, or one value of it."""
@@ -194,17 +219,6 @@ def continues(data: Mapping[str, Any], last: Mapping[str, Any]) -> bool:
     return wanted
 
 
-def forced_tool(name: str, tools: Sequence[Mapping[str, Any]]) -> str:
-    """The tool that an answer must call, any if the name is empty; it must be among ``tools`` (chat
-    completions form)."""
-    names = [tool["function"]["name"] for tool in tools]
-    if name not in names if name else not names:
-        raise invalid(
-            f"tool_choice demands a call of {brief(name) if name else 'a tool'}, but tools has none"
-        )
-    return name
-
-
 def json_text(value: Any, name: str) -> str:
     """A client's value as JSON text."""
     try:
@@ -220,9 +234,37 @@ def with_images(parts: Sequence[Mapping[str, Any]]) -> str | list[Mapping[str, A
     return list(parts)
 
 
+def file_part(kind: Any) -> dict[str, Any]:
+    """A file that no model here reads, in the chat completions form without its bytes. ``kind`` says what it is."""
+    return {"type": "file", "file": {"type": brief(kind)}}
+
+
+def described(tools: Sequence[Mapping[str, Any]]) -> str:
+    """Tools (chat completions form) as text, for a message from which on they may be called: JSON, one a line."""
+    return "\n".join(json_text(tool["function"], "tools") for tool in tools)
+
+
 def image_part(url: str) -> dict[str, Any]:
     """An image in the chat completions form."""
     return {"type": "image_url", "image_url": {"url": url}}
+
+
+_SEAL = "ajet:"
+
+
+def sealed(said: str) -> str:
+    """Text that a client keeps for us and does not show, as hosted models let clients keep their encrypted thoughts."""
+    return _SEAL + base64.b64encode(said.encode(errors="surrogatepass")).decode()
+
+
+def unsealed(value: Any) -> str | None:
+    """The text that was `sealed`; None for what another API has encrypted."""
+    if not isinstance(value, str) or not value.startswith(_SEAL):
+        return None
+    try:
+        return base64.b64decode(value[len(_SEAL) :], validate=True).decode(errors="surrogatepass")
+    except ValueError:
+        return None
 
 
 def sse(data: Mapping[str, Any], event: str | None = None) -> bytes:
@@ -231,7 +273,18 @@ def sse(data: Mapping[str, Any], event: str | None = None) -> bytes:
     return f"{head}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
-def openai_error(error: Refused) -> dict[str, Any]:
-    """OpenAI's error object."""
+_TOO_LONG = "This model's maximum context length is {most} tokens. However, your messages resulted in {tokens} tokens."
+
+
+def openai_error(error: Refused, too_long: str = _TOO_LONG) -> dict[str, Any]:
+    """OpenAI's error object. ``too_long`` are an API's words for a prompt of too many ``tokens`` (of ``most``)."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
-    return {"error": {"message": f"ajet: {error}", "type": kind, "code": error.code, "param": None}}
+    said = f"ajet: {in_words(error, too_long)}"
+    return {"error": {"message": said, "type": kind, "code": error.code, "param": None}}
+
+
+def in_words(error: Refused, too_long: str) -> str:
+    """The text of an error; where the prompt is too long, after the words that an API's clients look for."""
+    if not isinstance(error, TooLong):
+        return str(error)
+    return f"{too_long.format(tokens=error.tokens, most=error.most, longest=error.most - 1)} ({error})"

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ajet.capture.wires import Answer, ChatRequest, Events, Piece, Refused
+from ajet.capture.wires import Answer, ChatRequest, Events, Piece, Refused, TooLong
 from ajet.capture.wires.fields import (
     TURN,
     VARIABLES,
     Faults,
     continues,
+    file_part,
     flag,
-    forced_tool,
     image_part,
     invalid,
     mapping,
@@ -23,16 +23,28 @@ from ajet.capture.wires.fields import (
     objects,
     openai_error,
     read_object,
+    sealed,
     sse,
     template_variables,
     text,
+    unsealed,
     with_images,
+)
+from ajet.capture.wires.responses_tools import (
+    CALLS,
+    OUTPUTS,
+    Own,
+    Tools,
+    call_of,
+    chat_name,
+    item_of,
+    output_id,
 )
 
 # Without influence on the tokens, or on built-in tools alone: accepted and left alone.
 _HARMLESS = {
     *("metadata", "user", "store", "service_tier", "safety_identifier", "max_tool_calls", "stream_options"),
-    *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+    *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "client_metadata"),
     # How much a hosted model should think and say. Frameworks send it by default; for your own model its
     # chat template and training decide.
     "reasoning",
@@ -44,27 +56,39 @@ _HONOURED = {
 }
 _KNOWN = _HONOURED | _HARMLESS | TURN | VARIABLES
 _LOGPROBS = "message.output_text.logprobs"
-# Reasoning is sent as plain text, so its encrypted form adds nothing; the others concern built-in tools.
+_SEALED = "reasoning.encrypted_content"
+# The others concern built-in tools.
 _INCLUDABLE = {
-    *(_LOGPROBS, "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results"),
+    *(_LOGPROBS, _SEALED, "file_search_call.results", "web_search_call.results"),
     *("web_search_call.action.sources", "message.input_image.image_url"),
     *("computer_call_output.output.image_url", "code_interpreter_call.outputs"),
 }
-_FUNCTION = {"type", "name", "description", "parameters", "strict"}
 _ECHOED = (
     *("instructions", "metadata", "parallel_tool_calls", "temperature", "top_p", "max_output_tokens"),
     *("previous_response_id", "reasoning", "text", "tool_choice", "tools", "user", "store"),
 )
 _OUR_ID = re.compile(r"[a-z]+_([0-9a-f]+)_\d+")
-_SUPPORTED = (
-    "responses with text, images, function tools, structured text and previous_response_id are supported"
+_SUPPORTED = "responses with text, images, functions, tools of the client, structured text and previous_response_id are supported"
+_TOO_LONG = "Your input exceeds the context window of this model. Please adjust your input and try again."
+_SUMMARISE = (
+    "Summarise the conversation so far, so that the work can go on with the summary in its place: what was asked for, what was "
+    "done and found, what is decided, and what is left to do. Answer with the summary alone."
 )
+_SUMMARY = "Summary of the conversation so far:\n\n"
 
 
 @dataclass(slots=True)
 class _Request(ChatRequest):
     echo: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the request that the reply repeats."""
+    own: Mapping[str, Own] = field(default_factory=dict)
+    """The tools as the client knows them, by their names in the chat."""
+    seals: bool = False
+    """Whether the client keeps thoughts for us, and leaves out their text."""
+    compacts: bool = False
+    """Whether the answer is a summary that takes the place of the chat."""
+    kept: Sequence[Mapping[str, Any]] = ()
+    """Items that stand before the summary."""
 
 
 class Responses:
@@ -74,14 +98,18 @@ class Responses:
 
     def parse(self, body: bytes) -> ChatRequest:
         """See `Wire.parse`."""
-        data = read_object(body)
+        return self._request(read_object(body))
+
+    def _request(self, data: Mapping[str, Any]) -> _Request:
         faults = Faults()
         faults.parameters(data, _KNOWN)
-        messages = _messages(data, faults)
-        tools = _tools(objects(data.get("tools", []), "tools"), faults)
+        tools = Tools()
+        tools.offer(data.get("tools", []), "tools", faults)
+        chat = _Chat(data, tools, faults)
         include = _include(data, faults)
         json_schema = _json_schema(data, faults)
-        must_call = _must_call(data.get("tool_choice", "auto"), tools, faults)
+        must_call = _must_call(data.get("tool_choice", "auto"), faults)
+        faults.forced(must_call, [*tools.offered, *tools.told])
         if data.get("truncation", "disabled") != "disabled":
             faults.parameter("truncation", data["truncation"])
         if number(data, "top_logprobs", int, 0, 20):
@@ -89,27 +117,32 @@ class Responses:
         faults.refuse(_SUPPORTED)
         return _Request(
             model=str(data.get("model", "")),
-            messages=messages,
-            tools=tools,
+            messages=chat.messages,
+            tools=tools.offered,
+            told=tools.told,
             temperature=number(data, "temperature", float, 0, 2),
             top_p=number(data, "top_p", float, 0, 1),
             max_tokens=number(data, "max_output_tokens", int, 1),
             stream=flag(data, "stream"),
             logprobs=_LOGPROBS in include,
             template=template_variables(data),
-            may_call=data.get("tool_choice") != "none",
+            may_call=data.get("tool_choice") != "none" and not chat.compacts,
             must_call=must_call,
             one_call=not flag(data, "parallel_tool_calls", True),
             json_schema=json_schema,
             continues=continues(data, _last_item(data)),
             after=_after(data),
+            left_out=faults.left_out,
             echo={k: data[k] for k in _ECHOED if k in data},
+            own=tools.own,
+            seals=_SEALED in include,
+            compacts=chat.compacts,
         )
 
     def reply(self, request: ChatRequest, answers: Sequence[Answer], reply_id: str) -> dict[str, Any]:
         """The response object."""
         answer = answers[0]
-        return _closed(request, reply_id, int(time.time()), answer, list(_output(answer, reply_id)))
+        return _closed(request, reply_id, int(time.time()), answer, list(_output(request, answer, reply_id)))
 
     def events(self, request: ChatRequest, reply_id: str) -> Events:
         """See `Events`."""
@@ -117,33 +150,19 @@ class Responses:
 
     def error(self, error: Refused) -> dict[str, Any]:
         """OpenAI's error object."""
-        return openai_error(error)
+        return openai_error(error, _TOO_LONG)
 
 
 # --------------------------------------------------------------------------- parameters
 
 
-def _tools(tools: Sequence[Mapping[str, Any]], faults: Faults) -> list[Mapping[str, Any]]:
-    """Flat function tools in the chat form; a null field counts as missing."""
-    found: list[Mapping[str, Any]] = []
-    for index, tool in enumerate(tools):
-        if tool.get("type") != "function":
-            faults.parameter(f"tools[{index}].type", tool.get("type"))
-            continue
-        faults.parameters(tool, _FUNCTION, f"tools[{index}].")
-        function = {"name": text(tool, "name", f"tools[{index}].")}
-        function |= {k: tool[k] for k in ("description", "parameters", "strict") if tool.get(k) is not None}
-        found.append({"type": "function", "function": function})
-    return found
-
-
-def _must_call(choice: Any, tools: Sequence[Mapping[str, Any]], faults: Faults) -> str | None:
+def _must_call(choice: Any, faults: Faults) -> str | None:
     if choice in ("auto", "none"):
         return None
     if choice == "required":
-        return forced_tool("", tools)
-    if isinstance(choice, dict) and choice.get("type") == "function":
-        return forced_tool(text(choice, "name", "tool_choice."), tools)
+        return ""
+    if isinstance(choice, dict) and choice.get("type") in ("function", "custom"):
+        return chat_name(choice.get("namespace"), text(choice, "name", "tool_choice."))
     faults.parameter("tool_choice", choice)
     return None
 
@@ -183,21 +202,6 @@ def _after(data: Mapping[str, Any]) -> str | None:
 # --------------------------------------------------------------------------- items in
 
 
-def _messages(data: Mapping[str, Any], faults: Faults) -> list[Mapping[str, Any]]:
-    chat = _Chat(faults)
-    if data.get("instructions"):
-        chat.messages.append({"role": "system", "content": text(data, "instructions")})
-    given = data.get("input")
-    if isinstance(given, str):
-        chat.messages.append({"role": "user", "content": given})
-    else:
-        for index, item in enumerate(objects(given, "input")):
-            chat.add(item, f"input[{index}]")
-    if not given and not data.get("previous_response_id"):
-        raise invalid("input must hold at least one item")
-    return chat.messages
-
-
 def _last_item(data: Mapping[str, Any]) -> Mapping[str, Any]:
     items = data.get("input")
     return items[-1] if isinstance(items, list) and items else {}
@@ -211,17 +215,36 @@ class _Chat:
     ids, that order does.
     """
 
-    def __init__(self, faults: Faults) -> None:
+    def __init__(self, data: Mapping[str, Any], tools: Tools, faults: Faults) -> None:
         self.messages: list[Mapping[str, Any]] = []
+        self.compacts = False
+        """Whether the last item asks for a summary of the chat."""
+        self._tools = tools
         self._faults = faults
         self._turn: dict[str, Any] | None = None
         self._reply: str | None = None
         """Id of the reply that the turn's items belong to, if known."""
+        self._answered = False
+        """Whether a turn of the model has come."""
+        if data.get("instructions"):
+            self._say({"role": "system", "content": text(data, "instructions")})
+        given = data.get("input")
+        if isinstance(given, str):
+            self._say({"role": "user", "content": given})
+        else:
+            for index, item in enumerate(objects(given, "input")):
+                self._add(item, f"input[{index}]")
+        if not given and not data.get("previous_response_id"):
+            raise invalid("input must hold at least one item")
 
-    def add(self, item: Mapping[str, Any], where: str) -> None:
+    def _add(self, item: Mapping[str, Any], where: str) -> None:
         kind = item.get("type") or "message"
+        if self.compacts:
+            raise invalid(f"{where} follows a compaction_trigger, which must be the last item")
         if kind == "message" and item.get("role") in ("user", "system", "developer"):
             self._say({"role": item["role"], "content": self._content(item.get("content"), where)})
+        elif kind == "agent_message":  # what another agent, a call of the model, says to this one
+            self._say({"role": "user", "content": self._content(item.get("content"), where)})
         elif kind == "message" and item.get("role") == "assistant":
             turn = self._continue(item, splits=True)
             turn["content"] = (turn["content"] or "") + self._text(item.get("content"), where)
@@ -230,19 +253,29 @@ class _Chat:
         elif kind == "reasoning":
             turn = self._continue(item, splits=True)
             turn["reasoning_content"] = turn.get("reasoning_content", "") + self._reasoning(item, where)
-        elif kind == "function_call":
-            name, arguments = (text(item, k, f"{where}.") for k in ("name", "arguments"))
-            self._continue(item, splits=False).setdefault("tool_calls", []).append(
-                {
-                    "id": text(item, "call_id", f"{where}."),
-                    "type": "function",
-                    "function": {"name": name, "arguments": arguments},
-                }
+        elif kind in CALLS:
+            self._continue(item, splits=False).setdefault("tool_calls", []).append(call_of(item, where))
+        elif kind in OUTPUTS:
+            is_search = kind == "tool_search_output"
+            content = (
+                self._tools.tell(item.get("tools"), f"{where}.tools", self._faults)
+                if is_search
+                else self._content(item.get("output"), f"{where}.output")
             )
-        elif kind == "function_call_output":
-            content = self._content(item.get("output"), f"{where}.output")
-            call_id = text(item, "call_id", f"{where}.")
-            self._say({"role": "tool", "tool_call_id": call_id, "content": content})
+            self._say({"role": "tool", "tool_call_id": output_id(item, where), "content": content})
+        elif kind == "additional_tools" and not self._answered:
+            self._tools.offer(item.get("tools"), f"{where}.tools", self._faults)
+        elif kind == "additional_tools":
+            said = self._tools.tell(item.get("tools"), f"{where}.tools", self._faults)
+            self._say({"role": "developer", "content": f"Further tools:\n{said}"})
+        elif kind == "configuration_update":
+            # How much a hosted model should think. The form of answers is a field of the request here.
+            self._faults.parameters(item, ("type", "id", "reasoning"), f"{where}.")
+        elif kind == "compaction" and (summary := unsealed(item.get("encrypted_content"))) is not None:
+            self._say({"role": "user", "content": _SUMMARY + summary})
+        elif kind == "compaction_trigger":
+            self.compacts = True
+            self._say({"role": "user", "content": _SUMMARISE})
         else:
             self._faults.parameter(f"{where}.type", kind)
 
@@ -252,6 +285,7 @@ class _Chat:
 
     def _continue(self, item: Mapping[str, Any], splits: bool) -> dict[str, Any]:
         """The turn that the item belongs to; it begins a new one if it ``splits`` a turn that has its message."""
+        self._answered = True
         turn, reply = self._turn, _reply_of(item.get("id"))
         other_reply = reply is not None and self._reply is not None and reply != self._reply
         same_reply = reply is not None and reply == self._reply
@@ -272,10 +306,14 @@ class _Chat:
         for part in objects([] if content is None else content, f"{where} content"):
             if part.get("type") in ("input_text", "output_text", "text"):
                 parts.append({"type": "text", "text": text(part, "text", f"{where} content.")})
+            elif part.get("type") == "encrypted_content":  # a call's argument: nothing encrypts it here
+                parts.append({"type": "text", "text": text(part, "encrypted_content", f"{where} content.")})
             elif part.get("type") == "input_image" and isinstance(part.get("image_url"), str):
                 parts.append(image_part(part["image_url"]))
             elif part.get("type") == "input_image":
                 self._faults.content(f"{where} content", "an image without image_url")
+            elif part.get("type") == "input_file":
+                parts.append(file_part(part.get("filename") or "file"))
             else:
                 self._faults.content(f"{where} content.type", part.get("type"))
         return with_images(parts)
@@ -283,20 +321,24 @@ class _Chat:
     def _text(self, content: Any, where: str) -> str:
         found = self._content(content, where)
         if not isinstance(found, str):
-            self._faults.content(f"{where} content.type", "input_image")
+            self._faults.content(f"{where} content.type", "input_image or input_file")
             return ""
         return found
 
     def _reasoning(self, item: Mapping[str, Any], where: str) -> str:
-        """The reasoning text, else its summary."""
+        """The reasoning text, else what we sealed, else its summary."""
         said = "".join(
             text(part, "text", f"{where}.{key}.")
             for key in ("content", "summary")
             for part in objects(item.get(key) or [], f"{where}.{key}")
             if key == "content" or not item.get("content")
         )
-        if not said and item.get("encrypted_content"):
-            self._faults.content(where, "reasoning that is encrypted")
+        hidden = item.get("encrypted_content")
+        if hidden and not item.get("content"):
+            ours = unsealed(hidden)
+            if ours is None and not said:
+                self._faults.leave_out("encrypted thoughts")
+            return said if ours is None else ours
         return said
 
 
@@ -338,6 +380,12 @@ def _reasoning_item(reply_id: str, index: int, status: str, *content: Mapping[st
     }
 
 
+def _thoughts(request: ChatRequest, reply_id: str, index: int, said: str) -> dict[str, Any]:
+    """The complete item of some reasoning."""
+    item = _reasoning_item(reply_id, index, "completed", _reasoning_part(said))
+    return item | {"encrypted_content": sealed(said)} if _asked(request).seals else item
+
+
 def _message_item(reply_id: str, index: int, status: str, *content: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": f"msg_{reply_id}_{index}",
@@ -348,34 +396,33 @@ def _message_item(reply_id: str, index: int, status: str, *content: Mapping[str,
     }
 
 
-def _call_item(
-    reply_id: str, index: int, status: str, call: Mapping[str, Any], arguments: str
-) -> dict[str, Any]:
-    return {
-        "id": f"fc_{reply_id}_{index}",
-        "type": "function_call",
-        "call_id": call["id"],
-        "name": call["function"]["name"],
-        "arguments": arguments,
-        "status": status,
-    }
+def _compaction_item(reply_id: str, summary: str) -> dict[str, Any]:
+    return {"id": f"cmp_{reply_id}_0", "type": "compaction", "encrypted_content": sealed(summary)}
 
 
-def _output(answer: Answer, reply_id: str) -> Iterator[dict[str, Any]]:
-    """An answer's items: its reasoning, its text unless there are only calls, its calls."""
-    message = answer.message
+def _output(request: ChatRequest, answer: Answer, reply_id: str) -> Iterator[dict[str, Any]]:
+    """An answer's items: its reasoning, its text unless there are only calls, its calls. A summary is one item."""
+    message, asked = answer.message, _asked(request)
+    if asked.compacts:
+        yield _compaction_item(reply_id, message.get("content") or "")
+        return
     calls = message.get("tool_calls") or []
     index = 0
     if message.get("reasoning_content"):
-        yield _reasoning_item(reply_id, index, "completed", _reasoning_part(message["reasoning_content"]))
+        yield _thoughts(request, reply_id, index, message["reasoning_content"])
         index += 1
     if message.get("content") or not calls:
         part = _text_part(message.get("content") or "", answer)
         yield _message_item(reply_id, index, _status(answer), part)
         index += 1
     for call in calls:
-        yield _call_item(reply_id, index, _status(answer), call, call["function"]["arguments"])
+        yield item_of(call, asked.own, reply_id, index) | {"status": _status(answer)}
         index += 1
+
+
+def _asked(request: ChatRequest) -> _Request:
+    assert isinstance(request, _Request)
+    return request
 
 
 def _status(answer: Answer) -> str:
@@ -383,7 +430,6 @@ def _status(answer: Answer) -> str:
 
 
 def _response(request: ChatRequest, reply_id: str, created: int, status: str) -> dict[str, Any]:
-    echo = request.echo if isinstance(request, _Request) else {}
     return {
         "id": f"resp_{reply_id}",
         "object": "response",
@@ -409,7 +455,7 @@ def _response(request: ChatRequest, reply_id: str, created: int, status: str) ->
         "truncation": "disabled",
         "usage": None,
         "user": None,
-        **echo,
+        **_asked(request).echo,
     }
 
 
@@ -454,6 +500,8 @@ class _Events:
         )
 
     def piece(self, piece: Piece) -> bytes:
+        if _asked(self._request).compacts:
+            return b""
         opening = b"" if self._open == piece.kind else self._close("completed") + self._start(piece.kind)
         self._said += piece.text
         if piece.kind == "reasoning":
@@ -462,6 +510,8 @@ class _Events:
 
     def end(self, answers: Sequence[Answer]) -> bytes:
         answer = answers[0]
+        if _asked(self._request).compacts:
+            return self._summary(answer)
         calls = answer.message.get("tool_calls") or []
         out = b""
         if not answer.message.get("content") and not calls:  # as in `_output`: there is a message
@@ -473,11 +523,12 @@ class _Events:
         return out + self._event(f"response.{response['status']}", response=response)
 
     def fail(self, error: Refused) -> bytes:
-        told = {"code": error.code, "message": f"ajet: {error}", "param": None}
-        nested = openai_error(error)["error"]  # what SDKs raise from
+        nested = openai_error(error, _TOO_LONG)["error"]  # what SDKs raise from
+        told = {key: nested[key] for key in ("code", "message", "param")}
+        code = error.code if isinstance(error, TooLong) else "server_error"
         response = _response(self._request, self._reply_id, self._created, "failed") | {
             "output": self._output,
-            "error": {"code": "server_error", "message": told["message"]},
+            "error": {"code": code, "message": told["message"]},
         }
         return self._event("error", **told, error=nested) + self._event("response.failed", response=response)
 
@@ -499,7 +550,7 @@ class _Events:
         if self._open == "reasoning":
             part = _reasoning_part(self._said)
             done = self._part_event("response.reasoning_text.done", text=self._said)
-            item = _reasoning_item(self._reply_id, len(self._output), "completed", part)
+            item = _thoughts(self._request, self._reply_id, len(self._output), self._said)
         else:
             part = _text_part(self._said, answer)
             done = self._part_event("response.output_text.done", text=self._said, logprobs=part["logprobs"])
@@ -510,16 +561,26 @@ class _Events:
         self._output.append(item)
         return done
 
-    def _call(self, call: Mapping[str, Any], status: str) -> bytes:
-        arguments = call["function"]["arguments"]
-        item = _call_item(self._reply_id, len(self._output), "in_progress", call, "")
-        position = {"item_id": item["id"], "output_index": len(self._output)}
+    def _summary(self, answer: Answer) -> bytes:
+        """The events of an answer that takes the place of the chat."""
+        item = _compaction_item(self._reply_id, answer.message.get("content") or "")
         out = self._item_event("response.output_item.added", item)
-        out += self._event("response.function_call_arguments.delta", **position, delta=arguments)
-        out += self._event(
-            "response.function_call_arguments.done", **position, arguments=arguments, name=item["name"]
-        )
-        done = item | {"arguments": arguments, "status": status}
+        out += self._item_event("response.output_item.done", item)
+        response = _closed(self._request, self._reply_id, self._created, answer, [item])
+        return out + self._event(f"response.{response['status']}", response=response)
+
+    def _call(self, call: Mapping[str, Any], status: str) -> bytes:
+        item = item_of(call, _asked(self._request).own, self._reply_id, len(self._output))
+        position = {"item_id": item["id"], "output_index": len(self._output)}
+        key = {"function_call": "arguments", "custom_tool_call": "input"}.get(item["type"], "")
+        begun = item | {"status": "in_progress", **({key: ""} if key else {})}
+        out = self._item_event("response.output_item.added", begun)
+        if key:
+            kind = f"response.{item['type']}_{key}"
+            named = {"name": item["name"]} if key == "arguments" else {}
+            out += self._event(f"{kind}.delta", **position, delta=item[key])
+            out += self._event(f"{kind}.done", **position, **{key: item[key]}, **named)
+        done = item | {"status": status}
         out += self._item_event("response.output_item.done", done)
         self._output.append(done)
         return out
@@ -536,3 +597,48 @@ class _Events:
         event = sse({"type": kind, "sequence_number": self._sequence, **fields}, kind)
         self._sequence += 1
         return event
+
+
+class TokenCount(Responses):
+    """``POST …/responses/input_tokens``: the tokens of the prompt that the same call would have."""
+
+    path = "/responses/input_tokens"
+
+    def parse(self, body: bytes) -> ChatRequest:
+        """See `Wire.parse`."""
+        request = super().parse(body)
+        request.only_count = True
+        return request
+
+    def reply(self, request: ChatRequest, answers: Sequence[Answer], reply_id: str) -> dict[str, Any]:
+        """The count."""
+        return {"object": "response.input_tokens", "input_tokens": answers[0].prompt_tokens}
+
+
+class Compaction(Responses):
+    """``POST …/responses/compact``: a chat that goes on with the user's messages and a summary, which the model writes."""
+
+    path = "/responses/compact"
+
+    def parse(self, body: bytes) -> ChatRequest:
+        """See `Wire.parse`."""
+        data = read_object(body)
+        given = data.get("input", [])
+        items = [{"role": "user", "content": given}] if isinstance(given, str) else objects(given, "input")
+        data["input"] = [*items, {"type": "compaction_trigger"}]
+        request = self._request(data)
+        if request.stream:
+            raise invalid("a compaction is not streamed; leave stream out")
+        request.kept = [item for item in items if item.get("role") == "user"]
+        return request
+
+    def reply(self, request: ChatRequest, answers: Sequence[Answer], reply_id: str) -> dict[str, Any]:
+        """The items with which the chat goes on."""
+        whole = super().reply(request, answers, reply_id)
+        return {
+            "id": whole["id"],
+            "object": "response.compaction",
+            "created_at": whole["created_at"],
+            "output": [*_asked(request).kept, *whole["output"]],
+            "usage": whole["usage"],
+        }

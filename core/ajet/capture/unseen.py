@@ -1,0 +1,49 @@
+"""Images and files that the model cannot see.
+
+An agent that reads a picture with a tool has it in its history, so that each later call would be refused: one curious answer
+would end the episode. After an answer of the model, a text therefore takes the place of what it cannot see, and the model
+reads that. Before the first answer an image belongs to the task, which the model cannot solve: it stays, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_IMAGES = ("image_url", "image")
+_FILES = ("file", "input_audio")
+
+
+def told_of_unseen(
+    messages: Sequence[Mapping[str, Any]], images: bool
+) -> tuple[Sequence[Mapping[str, Any]], tuple[str, ...]]:
+    """The messages (chat completions form), after the first one of the assistant with texts in the place of files, and if
+    ``images`` is set of images; and the kinds of what they replace. The client's objects stay as they are."""
+    unseen = (*_FILES, *_IMAGES) if images else _FILES
+    found: dict[str, None] = {}
+    told: list[Mapping[str, Any]] = []
+    answered = False
+    for message in messages:
+        answered = answered or _get(message, "role") == "assistant"
+        content = _get(message, "content")
+        if answered and isinstance(content, list) and any(_get(part, "type") in unseen for part in content):
+            parts = []
+            for part in content:
+                if (kind := _get(part, "type")) in unseen:
+                    what = "image" if kind in _IMAGES else "file"
+                    found[what] = None
+                    part = {
+                        "type": "text",
+                        "text": f"[Error: here is {_NAMES[what]}, which you cannot see: you read only text.]",
+                    }
+                parts.append(part)
+            message = {**message, "content": parts}
+        told.append(message)
+    return (told if found else messages), tuple(found)
+
+
+_NAMES = {"image": "an image", "file": "a file"}
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, Mapping) else None
