@@ -1,7 +1,8 @@
-"""What a machine with one GPU shows in nine minutes, with no more than torch, transformers, peft and this repository's packages.
+"""What a machine with one GPU shows in calls of nine minutes each: the first needs no more than torch, transformers, peft and this
+repository's packages, the second vLLM, the third verl.
 
     python bench/prove_h100.py --call 1              # on a CUDA device
-    python bench/prove_h100.py --call 1 --reduced    # the same program on this CPU, with small models
+    python bench/prove_h100.py --call 2 --reduced    # the same program on this CPU, with small models
 
 The most valuable check comes first, and each prints a JSON object when it ends: what did not run for want of time is missing at the
 end. The last line is one JSON object with all of them. Exit code 1: a check has failed.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,9 +30,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from ajet.utils.process_group import signal_group
+
 HERE = Path(__file__).resolve().parent
 COMPILED = 1.0
 """A call of attention that takes more seconds than this has compiled a kernel."""
+ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
+"""The beginning of a traceback's last line."""
+END = 250
+"""Lines of a failed program's output. Below the error of a worker, vLLM prints the tracebacks of three processes."""
 HEADS, GROUPS, SIZE = 16, 8, 128
 """Query heads, key heads, and their size: those of Qwen3-0.6B."""
 
@@ -61,7 +69,9 @@ def main() -> None:
         "--out", type=Path, help="folder for models, logs and the result; default: a new temporary one"
     )
     parser.add_argument(
-        "--limit", type=int, default=540, help="end after so many seconds with what there is; default: 540"
+        "--limit",
+        type=int,
+        help="end after so many seconds with what there is; default: 540, with --reduced 2000, as its cores may be busy",
     )
     options = parser.parse_args()
     if not options.reduced and not torch.cuda.is_available():
@@ -71,13 +81,14 @@ def main() -> None:
     place = Place(options.reduced, out)
     done: list[dict[str, Any]] = []
     signal.signal(signal.SIGALRM, _stop)
-    signal.alarm(options.limit)
+    limit = options.limit or (2000 if place.reduced else 540)
+    signal.alarm(limit)
     try:
         for check in CALLS[options.call]:
             done.append(_ran(check, place))
             print(json.dumps(done[-1]), flush=True)
     except OutOfTimeError:
-        print(f"stopped after {options.limit} s", flush=True)
+        print(f"stopped after {limit} s", flush=True)
     signal.alarm(0)
     result = {"call": options.call, "reduced": place.reduced, "device": _device_name(place), "checks": done}
     (out / f"call-{options.call}.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
@@ -347,10 +358,39 @@ def marked_tests(place: Place) -> dict[str, Any]:
 
 def steps(place: Place) -> dict[str, Any]:
     """Five steps of the backbone local, and the plan's memory and seconds."""
-    reduced = ["--reduced"] if place.reduced else []
-    _run(["-m", "prove.models", "--folder", str(place.folder), *reduced], place, "models")
-    command = ["-m", "prove.training", "--folder", str(place.folder), *reduced, "local", "local", "5"]
-    found: dict[str, Any] = json.loads(_run(command, place, "training").strip().splitlines()[-1])
+    return _part("training", place, "local", "local", "5")
+
+
+def doctor(place: Place) -> dict[str, Any]:
+    """What `ajet doctor` finds."""
+    return {"lines": len(_run(["-m", "ajet", "doctor"], place, "doctor").splitlines())}
+
+
+def colocated(place: Place) -> dict[str, Any]:
+    """One vLLM beside a trainer on one GPU."""
+    return _part("colocated", place)
+
+
+def steps_vllm(place: Place) -> dict[str, Any]:
+    """As `steps`, sampled by vLLM."""
+    return _part("training", place, "local", "vllm", "5")
+
+
+def steps_verl(place: Place) -> dict[str, Any]:
+    """As `steps`, on the backbone verl."""
+    return _part("training", place, "verl", "", "5")
+
+
+def _part(program: str, place: Place, *extra: str) -> dict[str, Any]:
+    """The figures of a program of `bench/prove`, over the models that they share."""
+    arguments = ["--folder", str(place.folder), *(["--reduced"] if place.reduced else [])]
+    if not (place.folder / "large").exists():
+        _run(["-m", "prove.models", *arguments], place, "models")
+    lines = _run(["-m", f"prove.{program}", *arguments, *extra], place, "-".join((program, *extra[:2])))
+    # What the program started can print more after its figures.
+    found: dict[str, Any] = next(
+        json.loads(line) for line in reversed(lines.splitlines()) if line.startswith('{"')
+    )
     return found
 
 
@@ -364,10 +404,7 @@ def memory(place: Place) -> dict[str, Any]:
             jobs = (("1.7B", "adamw_8bit"), ("8B", "lora", "4bit"), *jobs)
     figures = {}
     for job in jobs:
-        reduced = ["--reduced"] if place.reduced else []
-        command = ["-m", "prove.memory", "--folder", str(place.folder), *reduced, *job]
-        name = " ".join(job)
-        figures[name] = json.loads(_run(command, place, f"memory-{'-'.join(job)}").strip().splitlines()[-1])
+        figures[" ".join(job)] = _part("memory", place, *job)
     return figures
 
 
@@ -388,20 +425,28 @@ def generation(place: Place) -> dict[str, Any]:
 
 
 def _run(arguments: Sequence[str], place: Place, name: str, folder: Path = HERE) -> str:
-    """The output of a Python program in a process of its own. Raises RuntimeError with its last line if it fails."""
+    """The output of a Python program in a process group of its own, which ends as a whole. Raises RuntimeError with its error if
+    it fails."""
     log = place.folder / f"{name}.log"
     with log.open("w", encoding="utf-8") as output:
-        code = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-        ).returncode
+            start_new_session=True,
+        )
+        try:
+            code = process.wait()
+        finally:
+            signal_group(process.pid, signal.SIGKILL)
+            process.wait()
     text = log.read_text(encoding="utf-8", errors="replace")
     if code:
-        print(text[-4000:])
-        raise RuntimeError((text.strip().splitlines() or ["no output"])[-1])
+        lines = text.strip().splitlines() or ["no output"]
+        print(f"The end of {log}:", *lines[-END:], sep="\n")
+        raise RuntimeError(next((line for line in reversed(lines) if ERROR.match(line)), lines[-1]))
     return text
 
 
@@ -426,6 +471,8 @@ def _peak(device: torch.device) -> float:
 
 CALLS: dict[int, tuple[Callable[[Place], dict[str, Any]], ...]] = {
     1: (environment, attention, variants, masks, trees, steps, marked_tests, memory, generation),
+    2: (environment, doctor, colocated, steps_vllm),
+    3: (environment, doctor, steps_verl),
 }
 
 if __name__ == "__main__":
