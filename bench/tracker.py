@@ -315,7 +315,7 @@ def continued(chat: Chat, turns: int, seed: int) -> float:
             generation,
             1.0,
             True,
-            prompt.parent,
+            parent=prompt.parent,
             chat_end=chat_end,
             made=prompt,
         )
