@@ -65,8 +65,9 @@ def read_step(folder: Folder, step: int) -> Step:
         length, shared = sample["length"], sample["shared"]
         new = length - shared if about["with_tokens"] else 0
         before = np.concatenate([before[:shared], ids[taken : taken + new]])
-        parts = (array[at : at + length] for array in (mask, weights, advantages))
-        rows.append(Row(sample["episode"], sample["adapter"], before, *parts, sample["spans"]))
+        own = slice(at, at + length)
+        credit = mask[own], weights[own], advantages[own]
+        rows.append(Row(sample["episode"], sample["adapter"], before, *credit, sample["spans"]))
         at, taken = at + length, taken + new
     if not (at == len(mask) == len(weights) == len(advantages) and taken == len(ids)):
         raise ValueError(f"{name}: its arrays have other lengths than its samples")

@@ -25,15 +25,13 @@ def known(algorithm: Mapping[str, Any]) -> bool:
 
 def weight(algorithm: Mapping[str, Any], tokens: int, all_tokens: int, episodes: int) -> float:
     """The weight of each trained token of an episode with so many, in a mini-batch of so many tokens and episodes."""
-    return (
-        1
-        / {
-            "episodes": episodes * tokens,
-            "tokens": all_tokens,
-            "sums": episodes,
-            "divisor": episodes * algorithm.get("divisor", 128),
-        }[MEANS[algorithm["type"]]]
-    )
+    divisors: dict[str, float] = {
+        "episodes": episodes * tokens,
+        "tokens": all_tokens,
+        "sums": episodes,
+        "divisor": episodes * algorithm.get("divisor", 128),
+    }
+    return 1 / divisors[MEANS[algorithm["type"]]]
 
 
 def of_group(algorithm: Mapping[str, Any], rewards: Rewards) -> list[float]:

@@ -17,8 +17,8 @@ from ajet.types import AjetError
 
 SIDE_CALLS = "side_calls"
 """The rule of calls that are no part of the agent's work."""
-CLOSE = {"rtol": 2e-5, "atol": 1e-7}
-"""How far advantages and weights, float32, may be from those computed here in double precision."""
+CLOSE, NEARLY_ZERO = 2e-5, 1e-7
+"""How far, relative and absolute, advantages and weights, float32, may be from those computed here in double precision."""
 
 
 class Audit:
@@ -196,7 +196,7 @@ class Audit:
                 wanted = credit.applied(expected[row.episode], agent, target)
                 if sides is not None and sides[record.groups[row.episode], row.adapter] != {1.0, -1.0}:
                     wanted = 0.0
-                if not np.allclose(row.advantages[start:end], wanted, **CLOSE):
+                if not np.allclose(row.advantages[start:end], wanted, rtol=CLOSE, atol=NEARLY_ZERO):
                     wrong(
                         f"episode {row.episode}, call {number}: its advantage is {row.advantages[start]:g}, but "
                         f"{self.algorithm['type']} gives {wanted:g}"
@@ -213,7 +213,7 @@ class Audit:
                 wanted: Any = values[:1]
                 if credit.known(self.algorithm):
                     wanted = credit.weight(self.algorithm, tokens[row.episode], tokens.total(), len(tokens))
-                if not np.allclose(values, wanted, **CLOSE):
+                if not np.allclose(values, wanted, rtol=CLOSE, atol=NEARLY_ZERO):
                     at = int(np.abs(values - wanted).argmax())
                     wrong(
                         f"episode {row.episode}: a token has the weight {values[at]:g}, but {self.algorithm['type']} gives "

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ajet.tracker.tree import common_length
-from ajet.types import Batch, Sample
+from ajet.types import Batch, Int32, Sample
 from ajet.utils.files import writing
 
 BATCHES = "batches"
@@ -53,11 +53,11 @@ def packed(step: int, batch: Batch, account: Account, *, with_tokens: bool = Tru
     and for each sample its episode, adapter, length, the number of tokens ``shared`` with the sample before, and ``spans``:
     (start, end, call, agent, target, CRC-32 of the logprobs). Without ``with_tokens`` token ids and checksums are unknown.
     """
-    before: Sequence[Any] = np.zeros(0, np.int32)
+    before: Int32 = np.zeros(0, np.int32)
     told, tokens = [], []
     for sample in batch.samples:
         ids = np.ascontiguousarray(sample.token_ids if with_tokens else (), np.int32)
-        shared = common_length(np.asarray(before, np.int32), ids)
+        shared = common_length(before, ids)
         tokens.append(ids[shared:])
         before = ids
         told.append(

@@ -200,9 +200,16 @@ class Units:
             if member is None:
                 continue
             fitting = [line for line in member.lines if len(line.token_ids) <= limit]
-            over = sum(int(line.mask.sum()) for line in member.lines if len(line.token_ids) > limit)
-            dropped = {**member.dropped, "over_long_rows": over} if over else member.dropped
-            members.append(replace(member, group=position, lines=fitting, dropped=dropped))
+            over = [line for line in member.lines if len(line.token_ids) > limit]
+            if over:
+                tokens = sum(int(line.mask.sum()) for line in over)
+                calls = [span.call for line in over for span in line.spans]
+                member = replace(
+                    member,
+                    dropped={**member.dropped, "over_long_rows": tokens},
+                    left_out={**member.left_out, "over_long_rows": calls},
+                )
+            members.append(replace(member, group=position, lines=fitting))
         return members
 
 
