@@ -81,6 +81,7 @@ def main() -> None:
     place = Place(options.reduced, out)
     done: list[dict[str, Any]] = []
     signal.signal(signal.SIGALRM, _stop)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it has started ends, too
     limit = options.limit or (2000 if place.reduced else 540)
     signal.alarm(limit)
     try:
