@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ajet.capture.wires import Refused, TooLong, Wire
+from ajet.capture.wires import Refused, TooLong, Wire, anthropic, responses
 from ajet.capture.wires.anthropic import AnthropicMessages
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.capture.wires.responses import Responses
@@ -413,6 +413,20 @@ def test_counted_tokens_are_those_of_the_call(bench, tokenizer, path, counting, 
         assert one_timeline(session)
 
 
+def test_the_sdks_read_counts_and_summaries() -> None:
+    claude_sdk = Served(anthropic.TokenCount(), said("")).anthropic
+    assert (
+        claude_sdk.messages.count_tokens(model="m", messages=[{"role": "user", "content": "a"}]).input_tokens
+        == 7
+    )
+    openai_sdk = Served(responses.TokenCount(), said("")).openai
+    assert openai_sdk.responses.input_tokens.count(model="m", input="a").input_tokens == 7
+    openai_sdk = Served(responses.Compaction(), said("Half done.")).openai
+    assert [item.type for item in openai_sdk.responses.compact(model="m", input="a").output][
+        -1
+    ] == "compaction"
+
+
 # --------------------------------------------------------------------------- a prompt that is too long
 
 
@@ -496,7 +510,8 @@ def test_what_an_agent_fetched_and_the_model_cannot_see_becomes_an_error_that_it
     engine = ScriptedEngine(tokenizer, lambda request, prompt: prompts.append(prompt) or "ok")
     with bench(engine).session() as session:
         post(path, seen(path, chat((IMAGES if kind == "image" else FILES)[number])))
-    assert prompts[0].count(f"{kind}, which you cannot see: you read only text.") == 2
+    told = "an image, which you cannot see" if kind == "image" else "a file of a kind that you cannot read"
+    assert prompts[0].count(f"[Error: here is {told}") == 2
     assert session.counters[f"left_out:{kind}"] == 1, "counted once a call"
 
 

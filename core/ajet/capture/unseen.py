@@ -12,6 +12,10 @@ from typing import Any
 
 _IMAGES = ("image_url", "image")
 _FILES = ("file", "input_audio")
+_TOLD = {
+    "image": "[Error: here is an image, which you cannot see: you read only text.]",
+    "file": "[Error: here is a file of a kind that you cannot read.]",
+}
 
 
 def told_of_unseen(
@@ -19,31 +23,28 @@ def told_of_unseen(
 ) -> tuple[Sequence[Mapping[str, Any]], tuple[str, ...]]:
     """The messages (chat completions form), after the first one of the assistant with texts in the place of files, and if
     ``images`` is set of images; and the kinds of what they replace. The client's objects stay as they are."""
+    if not any(isinstance(message.get("content"), list) for message in messages):
+        return messages, ()  # the usual case
     unseen = (*_FILES, *_IMAGES) if images else _FILES
     found: dict[str, None] = {}
     told: list[Mapping[str, Any]] = []
     answered = False
     for message in messages:
-        answered = answered or _get(message, "role") == "assistant"
-        content = _get(message, "content")
-        if answered and isinstance(content, list) and any(_get(part, "type") in unseen for part in content):
+        answered = answered or message.get("role") == "assistant"
+        content = message.get("content")
+        if answered and isinstance(content, list) and any(_kind(part) in unseen for part in content):
             parts = []
             for part in content:
-                if (kind := _get(part, "type")) in unseen:
+                if (kind := _kind(part)) in unseen:
                     what = "image" if kind in _IMAGES else "file"
                     found[what] = None
-                    part = {
-                        "type": "text",
-                        "text": f"[Error: here is {_NAMES[what]}, which you cannot see: you read only text.]",
-                    }
+                    part = {"type": "text", "text": _TOLD[what]}
                 parts.append(part)
             message = {**message, "content": parts}
         told.append(message)
     return (told if found else messages), tuple(found)
 
 
-_NAMES = {"image": "an image", "file": "a file"}
-
-
-def _get(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, Mapping) else None
+def _kind(part: Any) -> Any:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    return kind if isinstance(kind, str) else None
