@@ -31,6 +31,7 @@ TOOLS = (
         "anthropic",
         "build",
         "dunamai",
+        "google-genai",
         "hatchling",
         "hypothesis",
         "ipykernel",

@@ -22,6 +22,7 @@ import httpx2
 import openai
 import pytest
 import requests
+from google import genai
 
 from ajet.interfaces.workflow import EpisodeEndpoint
 from tests.patience import PATIENCE
@@ -235,6 +236,39 @@ def by_anthropic(url: str, key: str, stream: bool) -> Seen:
     return solve(ask, [QUESTION], outputs)
 
 
+def by_google(url: str, key: str, stream: bool) -> Seen:
+    options: Any = {"base_url": url.removesuffix("/v1"), "timeout": int(1000 * PATIENCE)}
+    client = genai.Client(api_key=key, http_options=options)
+    function = {**TOOL["function"], "parameters_json_schema": SCHEMA}
+    del function["parameters"]
+    config: Any = {
+        "system_instruction": SYSTEM,
+        "tools": [{"function_declarations": [function]}],
+        "thinking_config": {"include_thoughts": True},
+    }
+
+    def ask(chat: list[Any]) -> Turn:
+        options: Any = {"model": "m", "contents": chat, "config": config}
+        if stream:
+            chunks = list(client.models.generate_content_stream(**options))
+        else:
+            chunks = [client.models.generate_content(**options)]
+        parts = [part for chunk in chunks for part in chunk.candidates[0].content.parts]  # type: ignore[index, union-attr]
+        calls = {c.id: (c.name, json.dumps(c.args)) for part in parts if (c := part.function_call)}
+        usage, reason = chunks[-1].usage_metadata, chunks[-1].candidates[0].finish_reason  # type: ignore[index]
+        assert usage and reason == "STOP"
+        prompt, total = usage.prompt_token_count or 0, usage.total_token_count or 0
+        text = "".join(part.text for part in parts if part.text and not part.thought)
+        said = {"role": "model", "parts": parts}
+        return Turn([said], text, "tool_calls" if calls else "stop", calls, (prompt, total - prompt))  # type: ignore[arg-type]
+
+    def outputs(results: Mapping[str, str]) -> list[Any]:
+        told = [{"id": i, "name": "calculator", "response": {"output": text}} for i, text in results.items()]
+        return [{"role": "user", "parts": [{"function_response": one} for one in told]}]
+
+    return solve(ask, [{"role": "user", "parts": [{"text": QUESTION["content"]}]}], outputs)
+
+
 # ------------------------------------------------------------------ Node.js
 
 
@@ -267,6 +301,7 @@ HOOKED: dict[str, Client] = {
     "openai on responses": by_responses,
     "openai after an earlier response": partial(by_responses, after=True),
     "anthropic": by_anthropic,
+    "google": by_google,
 }
 """What the hook sees in this process."""
 OTHERS: dict[str, Client] = {

@@ -11,6 +11,7 @@ import anthropic
 import httpx
 import httpx2
 import openai
+from google import genai
 
 from ajet.capture.wires import Answer, ChatRequest, Piece, Refused, Wire
 from ajet.chat.messages import canonical, normalise
@@ -93,6 +94,12 @@ class Served:
     def anthropic(self) -> anthropic.Anthropic:
         return anthropic.Anthropic(
             base_url="http://s", api_key="k", max_retries=0, http_client=self.transport
+        )
+
+    @property
+    def google(self) -> genai.Client:
+        return genai.Client(
+            api_key="k", http_options={"base_url": "http://s", "httpx_client": self.transport}
         )
 
     def heard(self) -> list[str]:

@@ -12,6 +12,7 @@ import anthropic
 import httpx
 import openai
 import pytest
+from google import genai
 
 from ajet.testing import ScriptedEngine
 from ajet.tracker.timelines import timelines
@@ -121,7 +122,26 @@ def send_back_by_messages(client: httpx.Client) -> None:
     assert client.post("/messages", content=body).status_code == 200
 
 
-@pytest.mark.parametrize("send", [send_back_by_chat, send_back_by_responses, send_back_by_messages])
+def send_back_by_contents(client: httpx.Client) -> None:
+    contents: list[Any] = [{"role": "user", "parts": [{"text": QUESTION["content"]}]}]
+    asked = {
+        "contents": contents,
+        "tools": [{"functionDeclarations": [{"name": "calculator", "parametersJsonSchema": SCHEMA}]}],
+    }
+    (candidate,) = client.post("/models/m:generateContent", json=asked).json()["candidates"]
+    (part,) = candidate["content"]["parts"]
+    call = part["functionCall"]
+    result = {"id": call["id"], "name": call["name"], "response": {"output": "2"}}
+    contents.append({"role": "model", "parts": [{"functionCall": call | {"args": "HERE"}}]})
+    contents.append({"role": "user", "parts": [{"functionResponse": result}]})
+    body = json.dumps(asked).replace('"HERE"', BY_JAVASCRIPT)
+    assert client.post("/models/m:generateContent", content=body).status_code == 200
+
+
+SENDING_BACK = [send_back_by_chat, send_back_by_responses, send_back_by_messages, send_back_by_contents]
+
+
+@pytest.mark.parametrize("send", SENDING_BACK)
 def test_numbers_that_javascript_wrote_again_are_recognised(bench, tokenizer, send) -> None:
     b = bench(ScriptedEngine(tokenizer, numbers))
     with b.session() as session, httpx.Client(base_url=f"{CLOSED}/v1") as client:
@@ -185,13 +205,24 @@ def test_a_forced_tool_that_is_not_called_is_an_error_of_the_dialect(bench, toke
     with bench(ScriptedEngine(tokenizer, lambda r, p: "no")).session():
         with pytest.raises(openai.APIError, match="must call"):
             list(client.responses.create(input="hi", tools=[flat], tool_choice="required", **options))
+        with pytest.raises(genai.errors.ClientError, match="must call"):
+            google: Any = genai.Client(api_key="k", http_options={"base_url": CLOSED})
+            calling: Any = {"mode": "ANY"}
+            declared: Any = {"name": "add", "parameters_json_schema": PARAMETERS}
+            config: Any = {
+                "tools": [{"function_declarations": [declared]}],
+                "tool_config": {"function_calling_config": calling},
+            }
+            models = google.models
+            ask = models.generate_content_stream if stream else models.generate_content
+            list(ask(model="m", contents="hi", config=config))
         with pytest.raises(anthropic.APIError, match="must call"):
             force: Any = {"type": "tool", "name": "add"}
             asked = {"max_tokens": 9, "messages": [QUESTION], "tools": [tool], "tool_choice": force}
             list(claude.messages.create(**asked, **options))
 
 
-@pytest.mark.parametrize("path", ["/responses/compact", "/messages/count_tokens", "/messages/batches"])
+@pytest.mark.parametrize("path", ["/messages/batches", "/embeddings"])
 def test_calls_beside_generation_are_refused_by_name(bench, tokenizer, path) -> None:
     with bench(ScriptedEngine(tokenizer, adds)).session():
         response = httpx.post(f"{CLOSED}/v1{path}", json={"model": "m"})

@@ -18,6 +18,7 @@ from ajet.capture.wires.anthropic import AnthropicMessages
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.capture.wires.completions import Completions
+from ajet.capture.wires.google import GenerateContent
 from ajet.capture.wires.responses import Responses
 from ajet.chat.messages import BadMessage, normalise, normalise_tools
 from ajet.testing import ScriptedEngine
@@ -107,7 +108,31 @@ COMPLETIONS: dict[str, Any] = {
     "stream_options": {"include_usage": True},
     "seed": 3,
 }
-BODIES = (CHAT, RESPONSES, COMPLETIONS, MESSAGES)  # in the order of the wires
+CONTENTS: dict[str, Any] = {
+    "systemInstruction": {"parts": [{"text": "be brief"}]},
+    "contents": [
+        {"role": "user", "parts": [{"text": "hi"}]},
+        {
+            "role": "model",
+            "parts": [
+                {"text": "hm", "thought": True, "thoughtSignature": "c2ln"},
+                {"functionCall": {"id": "c", "name": "f", "args": {"a": [1]}}},
+            ],
+        },
+        {"parts": [{"functionResponse": {"id": "c", "name": "f", "response": {"output": "2"}}}]},
+    ],
+    "tools": [{"functionDeclarations": [{"name": "f", "parameters": {"type": "OBJECT", "nullable": True}}]}],
+    "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}},
+    "generationConfig": {
+        "temperature": 0.5,
+        "topK": 64,
+        "stopSequences": ["x"],
+        "responseMimeType": "application/json",
+        "responseSchema": {"type": "OBJECT"},
+        "thinkingConfig": {"includeThoughts": True},
+    },
+}
+BODIES = (CHAT, RESPONSES, COMPLETIONS, MESSAGES, CONTENTS)  # in the order of the wires
 
 scalars = (
     st.none()
@@ -131,7 +156,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [at, *(place for key, held in inner for place in places(held, (*at, key)))]
 
 
-NEEDED = ("model", "messages", "input", "prompt", "max_tokens")
+NEEDED = ("model", "messages", "input", "prompt", "max_tokens", "contents")
 
 
 @st.composite
@@ -274,6 +299,9 @@ def check_reply(wire: Wire, status: int, kind: str, text: str) -> None:
         blocks.pop()
     elif isinstance(wire, ChatCompletions | Completions):
         assert json.loads(blocks[-1].removeprefix("data: "))["error"]
+    elif isinstance(wire, GenerateContent):
+        last = json.loads(blocks[-1].removeprefix("data: "))
+        assert "error" in last or all("finishReason" in candidate for candidate in last["candidates"])
     else:
         last = events_of(text.encode())[-1]["type"]
         dialect = [f"response.{how}" for how in ("completed", "incomplete", "failed")]
@@ -361,41 +389,50 @@ def as_input(wire: Wire, outputs: list[dict[str, Any]]) -> dict[str, Any]:
     """A request that sends replies back."""
     if isinstance(wire, Responses):
         return {"input": [item for reply in outputs for item in reply["output"]]}
+    if isinstance(wire, GenerateContent):
+        return {"contents": [candidate["content"] for reply in outputs for candidate in reply["candidates"]]}
     messages = [{"role": "assistant", "content": reply["content"]} for reply in outputs]
     return {"messages": messages, "max_tokens": 1}
 
 
 def streamed(wire: Wire, request: ChatRequest, answer: Answer, reply_id: str) -> dict[str, Any]:
     """The reply that a stream's events tell of."""
+    if isinstance(wire, GenerateContent):
+        blocks = stream(wire, request, [answer], reply_id).decode().split("\n\n")[:-1]
+        told = [json.loads(block.removeprefix("data: "))["candidates"][0] for block in blocks]
+        parts = [part for candidate in told for part in candidate["content"]["parts"]]
+        return {"candidates": [{"content": {"role": "model", "parts": parts}}]}
     events = events_of(stream(wire, request, [answer], reply_id))
     if isinstance(wire, Responses):
         return {"output": [e["item"] for e in events if e["type"] == "response.output_item.done"]}
-    blocks: list[dict[str, Any]] = []
+    content: list[dict[str, Any]] = []
     arguments = ""
     for event in events:
         if event["type"] == "content_block_start":
-            blocks.append(event["content_block"])
+            content.append(event["content_block"])
             arguments = ""
         elif event["type"] == "content_block_delta":
             for key, value in event["delta"].items():
                 if key in ("text", "thinking", "signature"):
-                    blocks[-1][key] += value
+                    content[-1][key] += value
             arguments += event["delta"].get("partial_json", "")
         elif event["type"] == "content_block_stop" and arguments:
-            blocks[-1]["input"] = json.loads(arguments)
-    return {"content": blocks}
+            content[-1]["input"] = json.loads(arguments)
+    return {"content": content}
 
 
-@pytest.mark.parametrize("wire", [Responses(), AnthropicMessages()], ids=lambda w: w.path)
+@pytest.mark.parametrize("wire", [Responses(), AnthropicMessages(), GenerateContent()], ids=lambda w: w.path)
 @quick
 @given(given=st.lists(answers(), min_size=1, max_size=3), thinking=st.booleans())
 def test_answers_that_come_back_are_recognised(wire: Wire, given: list[Answer], thinking: bool) -> None:
     extra = {"thinking": {"type": "enabled"}} if thinking and isinstance(wire, AnthropicMessages) else {}
-    first = {"input": "hi", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, **extra}
-    drop = "messages" if isinstance(wire, Responses) else "input"
+    first: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, **extra}
     if isinstance(wire, Responses):
-        first.pop("max_tokens")
-    request = wire.parse(json.dumps({k: v for k, v in first.items() if k != drop}).encode())
+        first = {"input": "hi"}
+    elif isinstance(wire, GenerateContent):
+        shown = {"generationConfig": {"thinkingConfig": {"includeThoughts": thinking}}}
+        first = {"contents": [{"parts": [{"text": "hi"}]}], **shown}
+    request = wire.parse(json.dumps(first).encode())
     ids = [f"{i}a" for i in range(len(given))]
     whole = [wire.reply(request, [a], i) for a, i in zip(given, ids, strict=True)]
     told = [streamed(wire, request, a, i) for a, i in zip(given, ids, strict=True)]

@@ -120,7 +120,7 @@ def test_an_agent_on_requests_needs_no_change(folder: Folder) -> None:
     ("path", "remedy"),
     [
         ("/api/chat", 'OpenAI(base_url="http://localhost:11434/v1"'),
-        ("/v1beta/models/m:generateContent", "LiteLLM"),
+        ("/v2/chat", "/compatibility/v1"),
         ("/v1/embeddings", "ajet.passthrough()"),
     ],
 )

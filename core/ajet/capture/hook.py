@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from ajet.capture.clients import httpx, install_translated
 from ajet.capture.clients.translated import Matcher
 from ajet.capture.context import current_label, passing_through
-from ajet.capture.gateway.address import Caller, split_path
+from ajet.capture.gateway.address import Caller, key_in_query, split_path
 from ajet.capture.judge_calls import JudgeCalls, judge_calls
 from ajet.capture.portal import Portal
 from ajet.capture.refusals import Refusal, Refusals
@@ -47,7 +47,7 @@ _LOST = (
 )
 _DEAD = "the key belongs to no running episode: its episode has ended. Create new clients in each episode."
 _MODULES = ("httpx2", "httpx")
-_KEY_HEADERS = ("authorization", "x-api-key", "api-key")
+_KEY_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 _READ_HEADERS = {
     name.encode(): name
     for name in (*_KEY_HEADERS, "x-ajet-agent", "x-ajet-target", "x-stainless-retry-count")
@@ -229,9 +229,12 @@ def _place(wires: tuple[Wire, ...], raw_path: bytes) -> tuple[Wire | None, Calle
 
 
 def _headers(request: Any) -> dict[str, str]:
-    """The headers that matter here: each access to httpx's own searches all of them."""
-    return {
+    """The headers that matter here, also a key that the URL has instead: each access to httpx's own searches all of them."""
+    found = {
         _READ_HEADERS[name]: value.decode("latin-1")
         for key, value in request.headers.raw
         if (name := key.lower()) in _READ_HEADERS
     }
+    if key_in_url := key_in_query(request.url.query):
+        found.setdefault("x-goog-api-key", key_in_url)
+    return found

@@ -13,7 +13,7 @@ LEAST_TOP_P = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class SamplingPolicy:
-    """With ``training``, the rollout's temperature, top_p and seeds override the agent's, because an agent with
+    """With ``training``, the rollout's temperature, top_p, top_k and seeds override the agent's, because an agent with
     temperature 0 would make every group identical. Otherwise they are defaults that the agent's values override.
     ``max_tokens`` and ``stop`` are always the agent's."""
 
@@ -29,8 +29,8 @@ class SamplingPolicy:
     ) -> tuple[Sampling, list[str]]:
         """The parameters of a choice, and the names of the request's parameters that were overridden. ``index`` counts the
         choices of a request: each has a seed of its own."""
-        asked = {"temperature": request.temperature, "top_p": request.top_p, "seed": request.seed}
-        used = {"temperature": self.temperature, "top_p": self.top_p, "seed": seed}
+        used = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "seed": seed}
+        asked = {name: getattr(request, name) for name in used}
         overridden = []
         if self.training:
             overridden = [name for name, value in asked.items() if value is not None and value != used[name]]
@@ -40,8 +40,8 @@ class SamplingPolicy:
                 used["seed"] = (request.seed + index) % 2**63  # clients may send any whole number of 64 bits
         sampling = Sampling(
             temperature=float(used["temperature"] or 0.0),
-            top_p=max(float(used["top_p"]), LEAST_TOP_P),  # type: ignore[arg-type]
-            top_k=self.top_k,
+            top_p=max(float(used["top_p"] or 0.0), LEAST_TOP_P),
+            top_k=int(used["top_k"] or 0),
             max_tokens=request.max_tokens or self.max_tokens,
             stop=request.stop,
             stop_token_ids=stop_token_ids,

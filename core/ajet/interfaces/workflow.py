@@ -56,19 +56,31 @@ class EpisodeEndpoint(NamedTuple):
         return f"{url.scheme}://{url.netloc}/k/{quote(self.api_key, safe='')}{url.path}"
 
     def environment(self) -> dict[str, str]:
-        """Variables for a subprocess: what the SDKs of OpenAI and Anthropic read, and ``AJET_BASE_URL`` and
-        ``AJET_API_KEY``. Proxies are told to leave the address alone."""
+        """Variables for a subprocess: what the SDKs of OpenAI, Anthropic and Google read, and ``AJET_BASE_URL``,
+        ``AJET_API_KEY`` and ``AJET_KEYED_URL``. Proxies are told to leave the address alone."""
         host = urlsplit(self.base_url).hostname or ""
+        root = self.base_url.removesuffix("/v1")
         bypass = ",".join(filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), host)))
         return {
             "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_BASE": self.base_url,
             "OPENAI_API_KEY": self.api_key,
-            "ANTHROPIC_BASE_URL": self.base_url.removesuffix("/v1"),
+            "ANTHROPIC_BASE_URL": root,
+            "ANTHROPIC_API_BASE": root,
             "ANTHROPIC_API_KEY": self.api_key,
+            "GOOGLE_GEMINI_BASE_URL": root,
+            "GEMINI_API_KEY": self.api_key,
+            # Google's SDKs prefer it, and warn if both are set.
+            **({"GOOGLE_API_KEY": self.api_key} if "GOOGLE_API_KEY" in os.environ else {}),
+            # Vertex AI takes credentials of its own in place of a key.
+            "GOOGLE_VERTEX_BASE_URL": self.keyed_url.removesuffix("/v1"),
             "AJET_BASE_URL": self.base_url,
             "AJET_API_KEY": self.api_key,
+            "AJET_KEYED_URL": self.keyed_url,
             "NO_PROXY": bypass,
             "no_proxy": bypass,
+            # The user's own would be sent in place of the key. Where there is none, one more would only make clients warn.
+            **{name: self.api_key for name in ("ANTHROPIC_AUTH_TOKEN",) if name in os.environ},
         }
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ajet.capture.process.install import Installed
 from ajet.capture.process.uncaptured import REMEDY, Missed

@@ -197,6 +197,8 @@ OURS: Mapping[str, str] = {
     "workflow": "run by AgentJet, beside Trinity",
     "judge": "by AgentJet; rows have advantages, not rewards",
     "targets.NAME.agents": "by capture",
+    "targets.NAME.models": "by capture",
+    "targets.NAME.train": "before rows are made; AgentJet's engine answers the calls of a target that is not trained",
     "targets.NAME.frozen_model": "answers its target's calls, which are masked",
     "prompts": "by AgentJet",
     "models": "by `ajet eval --models`",

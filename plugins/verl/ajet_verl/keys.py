@@ -188,6 +188,8 @@ OURS: Mapping[str, str] = {
     "workflow": "run by the episode runners",
     "judge": "opened in each episode runner, which runs whole groups",
     "targets.NAME.agents": "by capture, in the episode runners",
+    "targets.NAME.models": "by capture, in the episode runners",
+    "targets.NAME.train": "before rows are made; vLLM answers the calls of a target that is not trained",
     "targets.NAME.lora": "one adapter each, which verl's workers train and vLLM adds; only with the engine dp, and not with "
     "backbone.verl.mode separate_async",
     "targets.NAME.frozen_model": "answers its target's calls, which are masked",
@@ -204,6 +206,7 @@ OURS: Mapping[str, str] = {
     "rollout.missed": "by capture, in the episode runners",
     "rollout.gateway": "on the runner's node",
     "rollout.threads": "by capture, in the episode runners",
+    "rollout.side_calls": "found by the episode runners; left out before rows are made",
     "rollout.workdir": "the same folder on every node",
     "rollout.merge": "by the tracker, in the episode runners",
     "rollout.context_length": "vLLM's max_model_len, unless `actor_rollout_ref.rollout.max_model_len` is set; also by capture, in the "

@@ -79,7 +79,7 @@ class FakeExplorer:
                 self.order.append(body["task_id"])
                 return 200, {"status": "success", "committed": 1}
             self.calls.append((key, body))
-        message = self.answer(body["messages"])
+        message = self.answer(body.get("messages", []))
         choice = {
             "index": 0,
             "message": message,

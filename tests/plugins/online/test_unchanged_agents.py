@@ -212,7 +212,6 @@ def test_calls_of_a_busy_explorer_are_repeated(explorer: FakeExplorer) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1beta/models/gemini:generateContent",
         "/api/chat/",
         "/model/anthropic.claude-v1%3A0/converse",
         "/model/arn%3Aaws%3Abedrock%3Aprofile%2Fclaude/invoke-with-response-stream",
@@ -232,6 +231,19 @@ def test_calls_that_the_explorer_cannot_answer_reach_nobody(
         assert runner.wait(PATIENCE)
     assert runner.counts.failed == 1 and "400 Bad Request" in caplog.text
     assert [key for key, _ in explorer.calls] == [PRODUCTION]
+
+
+def test_the_explorer_decides_how_google_api_calls_are_sampled(explorer: FakeExplorer) -> None:
+    config = {"temperature": 0, "topP": 0.5, "topK": 1, "maxOutputTokens": 9}
+
+    def agent(task: str) -> str:
+        body = {"contents": [{"parts": [{"text": task}]}], "generationConfig": config}
+        headers = {"Authorization": f"Bearer {PRODUCTION}"}
+        return httpx.post(f"{explorer.url}/v1beta/models/m:generateContent", json=body, headers=headers).text
+
+    with Watching(explorer) as watching:
+        watching.runner.watch(agent)("cats")
+    assert [body["generationConfig"] for _, body in explorer.calls] == [config, {"maxOutputTokens": 9}]
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/agents/invoke"])

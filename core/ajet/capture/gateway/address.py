@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qs, quote, unquote
 
 _PARTS = {"k": 0, "a": 1, "t": 2}
 _MOST_PARTS = 2 * len(_PARTS)
@@ -41,9 +41,14 @@ def split_path(path: str) -> Caller:
 
 
 def key_in(header: Callable[[str], str | None]) -> str | None:
-    """The key of a request's headers: ``Authorization: Bearer``, else ``x-api-key`` or ``api-key``."""
+    """The key of a request's headers: ``Authorization: Bearer``, else ``x-api-key``, ``api-key`` or ``x-goog-api-key``."""
     given = header("authorization")
     if given:
         scheme, _, key = given.partition(" ")
         return key.strip() if scheme.lower() == "bearer" else given
-    return header("x-api-key") or header("api-key")
+    return header("x-api-key") or header("api-key") or header("x-goog-api-key")
+
+
+def key_in_query(query: bytes) -> str | None:
+    """The key of a URL's query, ``?key=``, as clients of Google's API may send it."""
+    return parse_qs(query.decode("latin-1")).get("key", [None])[0] if b"key=" in query else None

@@ -1,7 +1,7 @@
 """The gateway: capture behind a loopback socket, for subprocesses, other languages and other HTTP clients.
 
 A key in the request selects the session: in the path (``/k/<key>/v1/chat/completions``), as
-``Authorization: Bearer`` or as ``x-api-key``. A request whose path ends with a wire's path is answered as by the
+``Authorization: Bearer``, ``x-api-key`` or ``x-goog-api-key``. A request whose path ends with a wire's path is answered as by the
 in-process hook. If a client disconnects, its generation is cancelled and nothing of it is recorded. The server
 runs on the engine's own loop, so calls switch no threads. It starts when it is first needed.
 """
@@ -18,10 +18,12 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
-from ajet.capture.gateway.address import Caller, key_in, make_path, split_path
+from ajet.capture.gateway.address import Caller, key_in, key_in_query, make_path, split_path
 from ajet.capture.gateway.bodies import MOST_BYTES, MOST_PAGE_BYTES, Bodies, Gone, Receive, announced
 from ajet.capture.gateway.listening import QUEUED, listen, url_of
 from ajet.capture.gateway.metrics import Meter
@@ -43,6 +45,8 @@ _SECONDS_TO_CLOSE = 5.0
 _IDLE_SECONDS = 120
 _LOOK_SECONDS = 0.02
 _LONGEST_NAME = 256
+_MODEL = re.compile(r"/models/([^/]+)$")
+_GOOGLES = ["generateContent", "streamGenerateContent", "countTokens"]
 _NO_NAME = re.compile("[\0-\x1f\x7f\ufffd]")
 """Control characters, and what stands for bytes that are no UTF-8."""
 _LAST_WORD_SECONDS = 1.0
@@ -217,6 +221,8 @@ class _App:
         """One request."""
         asked = split_path(scope["raw_path"].decode("ascii"))
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if key := key_in_query(scope["query_string"]):
+            headers.setdefault("x-goog-api-key", key)
         wire = find_wire(self._wires, asked.path)
         try:
             if page := self._pages.get(f"{scope['method']} {asked.path}"):
@@ -236,7 +242,7 @@ class _App:
     async def _page(
         self, method: str, asked: Caller, headers: Mapping[str, str], is_wire: bool, send: Send
     ) -> None:
-        """Answer requests that are not calls: health, metrics, the list of models."""
+        """Answer requests that are not calls: health, metrics, models, and probes."""
         if method not in ("GET", "HEAD") and not is_wire:
             raise _no_such_path(asked.path)
         if reason := foreign(headers, self._host):
@@ -249,15 +255,36 @@ class _App:
             )
         elif asked.path == "/metrics":
             await _plain(send, "text/plain; version=0.0.4", self._meter.text() + self._metrics())
+        elif asked.path == "":
+            await _plain(send, "text/plain", "AgentJet; the base URL of a client ends with /v1\n")
         elif asked.path.endswith("/models"):
             self._session(asked, headers)
-            about = {"object": "model", "created": self._since, "owned_by": "ajet"}
-            models = [{"id": name, **about} for name in self._models]
-            await _plain(send, "application/json", json.dumps({"object": "list", "data": models}))
+            models = [self._model(name) for name in self._models]
+            ends = {"first_id": self._models[0], "last_id": self._models[-1], "has_more": False}
+            await _plain(
+                send,
+                "application/json",
+                json.dumps({"object": "list", "data": models, "models": models, **ends}),
+            )
+        elif not is_wire and (model := _MODEL.search(asked.path)):
+            self._session(asked, headers)  # any name is answered, as in calls
+            await _plain(send, "application/json", json.dumps(self._model(unquote(model[1]))))
+        elif is_wire and headers.get("upgrade", "").lower() == "websocket":
+            # Clients that find 426 go on over HTTP at once.
+            raise Refused(
+                f"{asked.path} takes POST, not a WebSocket", code="websocket_not_supported", status=426
+            )
         elif is_wire:
             raise Refused(f"{asked.path} takes POST, not {method}", code="method_not_allowed", status=405)
         else:
             raise _no_such_path(asked.path)
+
+    def _model(self, name: str) -> dict[str, Any]:
+        """A model in the forms of OpenAI, Anthropic and Google."""
+        since = datetime.fromtimestamp(self._since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        of_openai = {"id": name, "object": "model", "created": self._since, "owned_by": "ajet"}
+        of_google = {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": _GOOGLES}
+        return of_openai | of_google | {"type": "model", "display_name": name, "created_at": since}
 
     async def _further(
         self, page: Page, asked: Caller, headers: Mapping[str, str], receive: Receive, send: Send
@@ -355,7 +382,8 @@ class _App:
                 else "the request has no key"
             )
             raise Refused(
-                f"{what}. Send the key of tuner.as_base_url() as `Authorization: Bearer` or `x-api-key`, or in the path as /k/<key>",
+                f"{what}. Send the key of tuner.as_base_url() as `Authorization: Bearer`, `x-api-key` or `x-goog-api-key`, or in the "
+                "path as /k/<key>",
                 code="invalid_api_key",
                 status=401,
             )
@@ -437,6 +465,8 @@ async def _say(send: Send, reply: Reply, further: Sequence[tuple[bytes, bytes]] 
     )  # it was asked again already
     if reply.status in (429, 503) and not is_models:
         headers |= {"x-should-retry": "true", "retry-after": str(max(1, math.ceil(reply.retry_after)))}
+    if reply.status == 426:
+        headers |= {"upgrade": "HTTP/1.1", "connection": "upgrade"}
     if reply.status in (408, 413):  # the rest of the body must not be taken for a request
         headers["connection"] = "close"
     await send(_start(reply.status, headers, (b"content-length", b"%d" % len(reply.body)), *further))

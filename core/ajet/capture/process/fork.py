@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ajet.capture.clients import install_translated
 from ajet.capture.clients.translated import Matcher
 from ajet.capture.context import current_label
-from ajet.capture.gateway.address import Caller, key_in, make_path, split_path
+from ajet.capture.gateway.address import Caller, key_in, key_in_query, make_path, split_path
 from ajet.capture.hook import STRAY
 from ajet.capture.refusals import Refusal, Refusals
 from ajet.capture.respond import refuse
@@ -176,7 +176,7 @@ class _Forward:
         return self._capture.match(request)
 
     def _key(self, request: Any) -> str | None:
-        given = key_in(request.headers.get), _asked(request).key
+        given = key_in(request.headers.get), key_in_query(request.url.query), _asked(request).key
         opened = (self._capture.session_of(key) for key in given if key)
         session = next(filter(None, opened), None) or current_session.get()
         return session.key if session else None
@@ -196,7 +196,7 @@ class _Forward:
         label, asked = current_label.get(), _asked(request)
         agent = request.headers.get("x-ajet-agent") or asked.agent or label.agent
         target = request.headers.get("x-ajet-target") or asked.target or label.target
-        dropped = ("host", "authorization", "x-api-key", "api-key", "content-length")
+        dropped = ("host", "authorization", "x-api-key", "api-key", "x-goog-api-key", "content-length")
         headers = [(k, v) for k, v in request.headers.raw if k.lower().decode("latin-1") not in dropped]
         url = f"{self._url}{make_path(key, agent, target)}/v1{wire.path}"
         ours = module.Request("POST", url, headers=headers, content=body, extensions=request.extensions)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ajet.capture.wires import Wire
+from ajet.capture.wires import Wire, anthropic, google, responses
 from ajet.capture.wires.anthropic import AnthropicMessages
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.capture.wires.completions import Completions
+from ajet.capture.wires.google import GenerateContent, StreamGenerateContent
 from ajet.capture.wires.responses import Responses
 from ajet.capture.wires.unanswered import Unanswered
 
@@ -14,6 +15,11 @@ BUILTIN_WIRES: tuple[Wire, ...] = (
     Responses(),
     Completions(),
     AnthropicMessages(),
-    *(Unanswered(path, Responses()) for path in ("/responses/compact", "/responses/input_tokens")),
-    *(Unanswered(path, AnthropicMessages()) for path in ("/messages/count_tokens", "/messages/batches")),
+    GenerateContent(),
+    StreamGenerateContent(),
+    responses.TokenCount(),
+    responses.Compaction(),
+    anthropic.TokenCount(),
+    google.TokenCount(),
+    Unanswered("/messages/batches", AnthropicMessages()),
 )

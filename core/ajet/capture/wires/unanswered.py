@@ -17,10 +17,6 @@ _OLLAMA = (
     "it is Ollama's own API. Give the agent Ollama's OpenAI-compatible address, which ends with /v1, such as "
     'OpenAI(base_url="http://localhost:11434/v1", api_key="ollama")'
 )
-_GOOGLE = (
-    "it is Google's own API. Let the agent call its model through LiteLLM or an OpenAI client, with Google's "
-    "OpenAI-compatible address, which ends with /v1beta/openai/"
-)
 _BEDROCK = (
     "it is Amazon Bedrock's own API. Let the agent call its model through an OpenAI client with Bedrock's "
     "OpenAI-compatible address, which ends with /openai/v1"
@@ -31,7 +27,6 @@ _COHERE = (
 )
 _GENERATING: Mapping[str, str] = {
     r"/api/(chat|generate)": _OLLAMA,
-    r":(generateContent|streamGenerateContent)": _GOOGLE,
     r"/model/.+/(converse|converse-stream|invoke|invoke-with-response-stream)": _BEDROCK,
     r"/v[12]/chat": _COHERE,
 }

@@ -37,7 +37,7 @@ from ajet.backbones import (
 )
 from ajet_online.runner.shadow import Shadow, current_shadow, in_shadow_run
 
-SAMPLING = ("temperature", "top_p", "top_k", "seed")
+SAMPLING = ("temperature", "top_p", "top_k", "topP", "topK", "seed")
 """Parameters that the explorer decides. With the temperature 0 of an agent in production, all runs of a group would be the same,
 and could not be trained."""
 BUSY = (429, 503)
@@ -115,7 +115,7 @@ async def _reply(wire: Wire, shadow: Shadow, body: bytes) -> Reply:
     if isinstance(wire, Unanswered):
         return refuse(wire, wire.refusal)
     try:
-        asked = {name: value for name, value in json.loads(body).items() if name not in SAMPLING}
+        asked = _without_sampling(json.loads(body))
         for attempt in range(ATTEMPTS):
             response = await _client().post(
                 f"{shadow.explorer}/v1{wire.path.removeprefix('/v1')}",
@@ -129,6 +129,15 @@ async def _reply(wire: Wire, shadow: Shadow, body: bytes) -> Reply:
         return refuse(wire, Refused(f"the explorer cannot be asked: {error!r}", code="explorer", status=502))
     is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
     return Reply(response.status_code, response.content, is_stream=is_stream)
+
+
+def _without_sampling(body: dict[str, Any]) -> dict[str, Any]:
+    """A request without the parameters that the explorer decides; Google's API has them in an object of their own."""
+    kept = {name: value for name, value in body.items() if name not in SAMPLING}
+    return {
+        name: _without_sampling(value) if name in ("generationConfig", "generation_config") else value
+        for name, value in kept.items()
+    }
 
 
 _lock = threading.Lock()
