@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from ajet.capture.wires import Refused, TooLong, Wire, anthropic, responses
@@ -26,6 +27,11 @@ from .served import CALL, Served, events_of, said
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+new_sdk = pytest.mark.skipif(
+    not hasattr(openai.types.responses, "CompactedResponse"), reason="the SDK is older than compaction"
+)
 
 
 def calls(name: str, **arguments: Any) -> str:
@@ -288,6 +294,7 @@ def test_codex_with_another_model_works_too(bench, tokenizer) -> None:
     assert one_timeline(session)
 
 
+@new_sdk
 def test_the_sdk_streams_calls_with_free_text() -> None:
     call = {
         "id": "c1",
@@ -413,6 +420,7 @@ def test_counted_tokens_are_those_of_the_call(bench, tokenizer, path, counting, 
         assert one_timeline(session)
 
 
+@new_sdk
 def test_the_sdks_read_counts_and_summaries() -> None:
     claude_sdk = Served(anthropic.TokenCount(), said("")).anthropic
     assert (
