@@ -17,13 +17,17 @@ from tests.tiers import fast
 from tests.warm import Warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ("countdown", "frozenlake", "rubric", "learn_to_ask", "math_code")
+NAMES = ("countdown", "frozenlake", "rubric", "learn_to_ask", "math_code", "coding")
 ANSWERS = {
     "countdown": [{"say": "1 + 2 - 3"}],
     "frozenlake": [{"say": "down"}],
     "rubric": [{"say": "Dear Ada, we are sorry. We will send a new lamp. Kind regards"}],
     "learn_to_ask": [{"turn": 2, "say": "You have migraine."}, {"say": "Do you have nausea?"}],
     "math_code": [{"say": "42"}],
+    "coding": [
+        {"turn": 0, "call": {"name": "shell", "arguments": {"command": "python test.py"}}},
+        {"say": "Done."},
+    ],
 }
 """What a scripted model says."""
 
