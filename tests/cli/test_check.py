@@ -434,3 +434,60 @@ def test_a_response_that_only_the_task_can_have_given_is_a_warning(folder: Folde
     folder.write("answers.yaml", "- {say: 'It is 4 or 6.'}\n")
     assert "repeat the task's answer" not in check(folder, "peeks", "--first", "2")
     assert "repeat the task's answer" not in check(folder, "clean", "--first", "2")
+
+
+CODER = """
+from openai import OpenAI
+
+client = OpenAI()
+tool = {"type": "function", "function": {"name": "shell", "parameters": {"type": "object"}}}
+
+def ask(model, *chat, **more):
+    return client.chat.completions.create(model=model, messages=list(chat), **more).choices[0].message
+
+user = {"role": "user", "content": "Count the files."}
+ask("nano", {"role": "user", "content": "Give this chat a name: Count the files."})
+said = ask("big", user, tools=[tool])
+result = {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "a b c"}
+print(ask("big", user, said, result, tools=[tool]).content)
+"""
+CODERS_ANSWERS = """
+- {turn: 0, say: Files and their number}
+- {turn: 1, call: {name: shell, arguments: {command: ls}}}
+- {say: "4"}
+"""
+
+
+SMALL = """
+rollout: {side_calls: train}
+targets:
+  main: {}
+  small: {models: ["*nano*"], train: false}
+"""
+
+
+@pytest.mark.parametrize(
+    "keys", ["", "\nrollout: {side_calls: train}", SMALL], ids=["found", "trained", "named"]
+)
+def test_side_calls_of_a_program_are_listed_and_not_trained(folder: Folder, keys: str) -> None:
+    folder.write("coder.py", CODER)
+    folder.write("answers.yaml", CODERS_ANSWERS)
+    folder.write("job.yaml", JOB + keys)
+    options = ("--workflow", f"cmd:{sys.executable} coder.py", "--answers", "answers.yaml", "--first", "1")
+    outcome = folder.ajet("check", "job.yaml", *options, "--group-size", "2")
+    page = outcome.out
+    assert re.search("episodes .* 0 failed", page), outcome.err
+    listed = "side calls are answered and not trained" in page
+    if keys.endswith("train}"):
+        assert not listed and re.search(r"timelines +2.0 an episode", page)
+        return
+    tokens = re.search(
+        r"  2 of agent agent, model nano: (\d+) tokens, such as 'Files and their number'", page
+    )
+    assert listed and tokens and re.search(r"timelines +1.0 an episode", page)
+    assert f"{tokens[1]} sampled tokens by side_calls" in page
+    (run_dir,) = (folder.path / "runs").iterdir()
+    lines = [json.loads(line) for line in (run_dir / "episodes.jsonl").read_text().splitlines()]
+    marked = [[call["tokens"].get("side", False) for call in line["calls"]] for line in lines]
+    assert marked == [[True, False, False]] * 2
+    assert [call["details"]["model"] for call in lines[0]["calls"]] == ["nano", "big", "big"]

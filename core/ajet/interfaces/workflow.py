@@ -70,8 +70,6 @@ class EpisodeEndpoint(NamedTuple):
             "ANTHROPIC_API_KEY": self.api_key,
             "GOOGLE_GEMINI_BASE_URL": root,
             "GEMINI_API_KEY": self.api_key,
-            # Google's SDKs prefer it, and warn if both are set.
-            **({"GOOGLE_API_KEY": self.api_key} if "GOOGLE_API_KEY" in os.environ else {}),
             # Vertex AI takes credentials of its own in place of a key.
             "GOOGLE_VERTEX_BASE_URL": self.keyed_url.removesuffix("/v1"),
             "AJET_BASE_URL": self.base_url,
@@ -80,7 +78,7 @@ class EpisodeEndpoint(NamedTuple):
             "NO_PROXY": bypass,
             "no_proxy": bypass,
             # The user's own would be sent in place of the key. Where there is none, one more would only make clients warn.
-            **{name: self.api_key for name in ("ANTHROPIC_AUTH_TOKEN",) if name in os.environ},
+            **{name: self.api_key for name in ("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY") if name in os.environ},
         }
 
 

@@ -253,11 +253,11 @@ def _replayed(plan: Plan, task: RecordedTask, attempt: int) -> Episode:
 
 
 _OF_A_PROGRAM = (
-    "the client of a program must take its address and key from OPENAI_BASE_URL and OPENAI_API_KEY, or from ANTHROPIC_BASE_URL "
-    "and ANTHROPIC_API_KEY, which are set for it"
+    "the client of a program must take its address and key from OPENAI_BASE_URL and OPENAI_API_KEY, from ANTHROPIC_BASE_URL "
+    "and ANTHROPIC_API_KEY, or from GOOGLE_GEMINI_BASE_URL and GEMINI_API_KEY, which are set for it"
 )
 _IN_THIS_PROCESS = (
-    "it must call its model inside the episode, with an OpenAI-compatible or Anthropic client on httpx, aiohttp, "
+    "it must call its model inside the episode, with a client of OpenAI's, Anthropic's or Google's API on httpx, aiohttp, "
     "requests or urllib"
 )
 
