@@ -25,7 +25,7 @@ class HarborJudge(Judge):
     success: float = Field(1.0, description="The reward from which on an episode has succeeded.")
 
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
-        """See `Judge.judge`. Every reward of the verifier is a metric."""
+        """See `Judge.judge`. The verifier's other rewards are metrics."""
         returned = output.response
         rewards = returned.get("rewards") if isinstance(returned, Mapping) else None
         if not rewards:
@@ -34,7 +34,8 @@ class HarborJudge(Judge):
                 "the judge harbor reads the results of the workflow harbor; name that in `workflow`",
             )
         reward = weighed(rewards, self.weights)
-        return JudgeOutput(reward, reward >= self.success, {**output.metrics, **rewards})
+        parts = {name: value for name, value in rewards.items() if name != KEY}
+        return JudgeOutput(reward, reward >= self.success, {**output.metrics, **parts})
 
 
 def weighed(rewards: Mapping[str, float], weights: Mapping[str, float] | None = None) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from types import ModuleType
+from typing import Any
 
 INSTALL = "with Python 3.12 or newer: pip install 'ajet[harbor]'"
 _QUIET = {
@@ -21,7 +21,7 @@ def installed() -> str | None:
         return None
 
 
-def harbor() -> ModuleType:
+def harbor() -> Any:
     """The module harbor, imported so that it asks no network. Takes seconds at first. Raises ValueError if it is not installed."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)

@@ -181,16 +181,13 @@ async def check_connection(sandbox: Any, endpoint: EpisodeEndpoint) -> None:
 
 def check_network(task: Task, config: Any) -> None:
     """Raise WorkflowFailed for a task that limits the network of its sandbox, which gets this machine's."""
-    limits = {getattr(part.network_mode, "value", None) for part in (config.environment, config.agent)} - {
-        None,
-        "public",
-    }
-    if limits:
-        raise WorkflowFailed(
-            "network",
-            f"task {task.id} allows its sandbox the network {min(limits)!r}, but `network: host` would give it this machine's. Set "
-            "network: own in the job's workflow.",
-        )
+    for part in (config.environment, config.agent):
+        if part.network_mode and part.network_mode.value != "public":
+            raise WorkflowFailed(
+                "network",
+                f"task {task.id} allows its sandbox the network {part.network_mode.value!r}, but `network: host` would give it this "
+                "machine's. Set network: own in the job's workflow.",
+            )
 
 
 def output_of(result: Any, kept: Path) -> WorkflowOutput:
@@ -208,10 +205,9 @@ def output_of(result: Any, kept: Path) -> WorkflowOutput:
         reward = weighed(rewards)
     except WorkflowFailed:  # the judge has to say which
         reward = None
-    metrics = {**seconds_of(result), **{name: value for name, value in rewards.items() if name != KEY}}
-    return WorkflowOutput(
-        reward, response, None if reward is None else reward >= 1, {"trial": str(kept)}, metrics
-    )
+    parts = {name: value for name, value in rewards.items() if name != KEY}
+    success = None if reward is None else reward >= 1
+    return WorkflowOutput(reward, response, success, {"trial": str(kept)}, {**seconds_of(result), **parts})
 
 
 def seconds_of(result: Any) -> dict[str, float]:

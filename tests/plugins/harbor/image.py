@@ -11,6 +11,7 @@ remove is never the user's.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import platform
 import shutil
@@ -29,7 +30,6 @@ CLAUDE_CODE = (
     f"@anthropic-ai/claude-code-linux-{'arm64' if platform.machine() == 'aarch64' else 'x64'}@2.1.332"
 )
 NEEDED = ("podman", "podman-compose", "runc", "debootstrap", "npm")
-NAME = "localhost/ajet-harbor-tests:" + hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
 
 CONTAINERS = """
 [containers]
@@ -47,7 +47,7 @@ def lacking() -> str:
     """Why these tests cannot run here; empty if they can."""
     if sys.platform != "linux":
         return "they need Linux"
-    if missing := [program for program in NEEDED if not shutil.which(program)]:
+    if missing := [program for program in NEEDED if not shutil.which(program, path=with_ours())]:
         return f"they need {', '.join(missing)} on the PATH"
     if os.geteuid():
         return "debootstrap needs root"
@@ -56,7 +56,7 @@ def lacking() -> str:
 
 def configure() -> None:
     """Let every Podman that this process starts use the tests' own storage and configuration."""
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    os.environ["PATH"] = with_ours()
     folder = cache()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "containers.conf").write_text(CONTAINERS)
@@ -68,6 +68,18 @@ def configure() -> None:
     os.environ["CONTAINERS_STORAGE_CONF"] = str(folder / "storage.conf")
 
 
+def with_ours() -> str:
+    """The PATH, with the programs of this environment."""
+    folders = os.environ["PATH"].split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys([str(Path(sys.executable).parent), *folders]))
+
+
+def name() -> str:
+    """The image's, which differs with what is in it."""
+    inside = f"{RELEASE} {PACKAGES} {MINI_SWE_AGENT} {CLAUDE_CODE} {inspect.getsource(fill)}"
+    return "localhost/ajet-harbor-tests:" + hashlib.sha256(inside.encode()).hexdigest()[:12]
+
+
 def cache() -> Path:
     """The folder that keeps storage and image."""
     return Path(os.environ.get("AJET_CACHE") or "~/.cache/ajet").expanduser().resolve() / "harbor-tests"
@@ -76,14 +88,15 @@ def cache() -> Path:
 def build() -> str:
     """The image's name, once it is in the storage."""
     configure()
+    image = name()
     with FileLock(cache() / "lock"):
-        if subprocess.run(["podman", "image", "exists", NAME]).returncode:
+        if subprocess.run(["podman", "image", "exists", image]).returncode:
             with tempfile.TemporaryDirectory(dir=cache()) as folder:
                 fill(Path(folder) / "root")
                 changes = "--change 'ENV PATH=/usr/local/bin:/usr/bin:/bin' --change 'WORKDIR /app'"
-                command = f"tar -C {folder}/root -c . | podman import {changes} - {NAME}"
+                command = f"tar -C {folder}/root -c . | podman import {changes} - {image}"
                 run("bash", "-o", "pipefail", "-c", command)
-    return NAME
+    return image
 
 
 def fill(root: Path) -> None:
