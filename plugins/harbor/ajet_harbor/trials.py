@@ -55,7 +55,7 @@ class Trials:
             self._lock.acquire()
 
     def new_name(self, task: str) -> str:
-        """A name for a trial of a task, noted for whoever removes its containers."""
+        """A name for a trial of a task, noted for the removal of its containers."""
         readable = re.sub("[^a-z0-9]+", "-", task.lower())[-24:].strip("-")
         name = f"ajet-{readable}-{secrets.token_hex(4)}"
         if self._engine:

@@ -139,7 +139,7 @@ class HarborWorkflow(WorkflowPlugin):
             "trials_dir": self.trials_dir or (trials.run_dir or Path.cwd()) / "trials",
             "agent": {"name": self.agent, **agent_settings(self.agent, model, endpoint)},
             "environment": environment,
-            # It is no fault of the agent, so it is not to be graded.
+            # The agent has not even started.
             "override_error_policy": {
                 "GatewayUnreachable": {"should_grade": False, "has_valid_reward": False}
             },
