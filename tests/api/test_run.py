@@ -185,7 +185,7 @@ def test_a_job_file_lies_under_the_arguments_and_set_over_them(folder: Path, deb
     ("arguments", "said"),
     [
         ({"workflow": "nowhere:X"}, r"^workflow= nowhere:X: does not import: ModuleNotFoundError"),
-        ({"workflow": 3.5}, r"^workflow=: input should be a valid string .found 3.5."),
+        ({"workflow": 3.5}, r"^workflow=: expected a name, such as agent.py:run, or .* .found 3.5."),
         ({"workflow": object()}, r"^workflow= an instance of object: object is not callable"),
         ({"judge": "exct"}, r"^judge=: unknown judge 'exct'; did you mean 'exact'"),
         ({"judge": lambda a, b, c, d: 1.0}, r"^judge= .*<lambda>: "),

@@ -42,6 +42,13 @@ def one_judge(value: Any) -> Any:
     return by_type(value)
 
 
+def one_workflow(value: Any) -> Any:
+    """The name or the spec of a workflow. Raises ValueError for what is neither."""
+    if not isinstance(value, str | dict):
+        raise ValueError("expected a name, such as agent.py:run, or {type: NAME, …}")
+    return value
+
+
 def by_name(value: Any) -> Any:
     """A section of the job; one word is short for ``{name: word}``."""
     return {"name": value} if isinstance(value, str) else value
@@ -72,7 +79,7 @@ JudgeSpec = Annotated[dict[str, Any], BeforeValidator(one_judge), SpecOf("judge"
 LoggerSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("logger")]
 ReaderSpec = Annotated[dict[str, Any], BeforeValidator(by_path), SpecOf("reader")]
 ServiceSpec = Annotated[dict[str, Any], SpecOf("service")]
-WorkflowSpec = Annotated[str | dict[str, Any], SpecOf("workflow")]
+WorkflowSpec = Annotated[str | dict[str, Any], BeforeValidator(one_workflow), SpecOf("workflow")]
 """The name of an object, or ``{type: name, …}``."""
 
 
