@@ -54,6 +54,7 @@ def adapter_bytes(checkpoint: Path, name: str) -> bytes:
 @pytest.mark.slow
 def test_a_killed_run_of_two_adapters_ends_bit_equal_to_the_uninterrupted_one(targets: Any) -> None:
     targets.ajet("run", "job.yaml", "--set", "run.dir=whole")
+    targets.ajet("audit", "whole")
     (whole,) = targets.runs("whole")
     found = weights(whole)
     assert {name.partition(":")[0] for name in found if ".safetensors" in name} == {

@@ -72,6 +72,7 @@ def kill_and_resume(project: Any, rng: random.Random, name: str, *options: str) 
         if killed(project, rng, f"{name}-{attempt}", *options):
             (run_dir,) = project.runs(f"{name}-{attempt}")
             project.ajet("run", "--resume", str(run_dir))
+            project.ajet("audit", str(run_dir))
             return run_dir
     pytest.fail("all runs ended before they were killed")
 
