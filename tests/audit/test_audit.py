@@ -14,7 +14,7 @@ from ajet.cli import run_program
 from ajet.learning import algorithms as a
 from ajet.learning.filters import DiscardedAttempts, OverLong
 from ajet.types import ConfigError, Task
-from tests.audit.conftest import Runs, ask, audited, everything, judged
+from tests.audit.conftest import TOOL, Runs, ask, audited, everything, judged
 
 ALGORITHMS = [
     a.GRPO(),
@@ -29,6 +29,7 @@ ALGORITHMS = [
     a.RejectionSampling(threshold=1.0),
     a.Distillation(),
     a.DPO(),
+    a.PPO(),
 ]
 
 
@@ -94,6 +95,23 @@ def test_groups_that_were_not_needed_or_replaced_are_named(runs: Runs) -> None:
         runs.run(slow_ones, by_task, dynamic_sampling=4.0, rollout={"oversample": 2.0}, batch_size=2)
     )
     assert set(good(found)) & {"equal_rewards", "oversampled"}
+
+
+async def titled(task: Task) -> str:
+    """A title without tools, and work with them."""
+    await ask([{"role": "user", "content": f"a title for {task.query}"}])
+    return str((await ask([{"role": "user", "content": task.query}], tools=[TOOL])).content)
+
+
+def test_side_calls_are_excluded_by_their_rule_and_marked_in_the_journal(runs: Runs) -> None:
+    folder = runs.run(titled, rollout={"side_calls": "answer"})
+    assert good(audited(folder))["side_calls"] > 0
+    assert "side_calls" not in good(audited(runs.run(titled, name="trained")))
+    journal = folder / "episodes.jsonl"
+    journal.write_text(journal.read_text().replace('"side": true', '"side": false'))
+    assert "was left out by side_calls, but is not marked as one in the journal" in str(
+        audited(folder).faults
+    )
 
 
 def test_filters_and_limits_are_named(runs: Runs) -> None:

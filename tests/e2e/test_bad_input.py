@@ -58,6 +58,15 @@ def error_of(project, *arguments: str, code: int = 2, starts: bool = False) -> s
             ["targets.critic", "neither trained nor has a frozen_model"],
         ),
         (
+            ["--set", "targets={a: {}, b: {train: false}}", "--set", "train.targets=[a, b]"],
+            ["train.targets", "'b' has train: false"],
+        ),
+        (
+            ["--set", "targets={a: {}, b: {train: false, lora: {rank: 2}}}"],
+            ["targets.b", "its lora would never be trained"],
+        ),
+        (["--set", "targets={a: {train: false}}"], ["targets", "none is trained"]),
+        (
             ["--set", "targets={a.b: {lora: {rank: 2}}}"],
             ["targets.a.b: its lora is a folder", "letters, digits"],
         ),

@@ -172,6 +172,10 @@ class EventStream(AsyncIterator[bytes]):
             self._session.note(refused)
             return self._events.fail(refused)
 
+    def ended(self, error: Refused) -> bytes:
+        """The last event of a stream that ends with an error which did not come from here."""
+        return self._events.fail(error)
+
     async def aclose(self) -> None:
         """Stop the generation if it is not over; no more events come."""
         self._ended = True

@@ -335,16 +335,15 @@ class _App:
                 reply = await respond(wire, session, body, agent, target, apart=True)
             except asyncio.CancelledError:
                 client.go_on()
-                reply = self._ended(wire, session)
+                reply = refuse(wire, self._why_ended(session))
             self._meter.calls[reply.status] += 1
             if reply.events is None:
                 await _say(send, reply)
             else:
-                await self._stream(wire, session, client, reply.headers, reply.events, send)
+                await self._stream(session, client, reply.headers, reply.events, send)
 
     async def _stream(
         self,
-        wire: Wire,
         session: Session,
         client: _WhileThere,
         headers: Mapping[str, str],
@@ -359,18 +358,18 @@ class _App:
             await send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
             client.go_on()
-            last = b"event: error\ndata: " + self._ended(wire, session).body + b"\n\n"
+            last = events.ended(self._why_ended(session))
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_WORD_SECONDS):
                     await send({"type": "http.response.body", "body": last})
         finally:
             await events.aclose()
 
-    def _ended(self, wire: Wire, session: Session) -> Reply:
-        """The reply to a call that was cancelled, but not by its client."""
+    def _why_ended(self, session: Session) -> Refused:
+        """Why a call was cancelled, but not by its client."""
         if self.closing:
-            return refuse(wire, _closing())
-        return refuse(wire, Refused(f"episode {session.episode} has ended", code="episode_ended"))
+            return _closing()
+        return Refused(f"episode {session.episode} has ended", code="episode_ended")
 
     def _session(self, asked: Caller, headers: Mapping[str, str]) -> Session:
         key = asked.key or key_in(headers.get)
