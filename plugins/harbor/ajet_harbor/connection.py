@@ -10,8 +10,8 @@ from ajet_harbor.versions import harbor
 
 WITHOUT_MODEL = frozenset({"oracle", "nop"})
 """Agents that call no model."""
-_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
-"""The providers whose APIs the gateway speaks."""
+_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
+"""The providers whose APIs the gateway speaks, and the variable from which Harbor takes the key of each."""
 _OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 """Many agents use LiteLLM, which otherwise fetches prices whenever it starts."""
 _OF_AGENT = {
@@ -23,26 +23,17 @@ _OF_AGENT = {
 
 
 def default_model(agent: str) -> str:
-    """The name of the model for an agent that the job gives none."""
+    """The name of the model for an agent that the job gives none. Raises ValueError for an agent that Harbor does not have."""
     spec = _agent_class(agent).MODEL_CONNECTION
-    return f"{'anthropic' if spec and spec.default_provider == 'anthropic' else 'openai'}/policy"
+    own = spec.default_provider if spec else None
+    return f"{own if own in _KEYS else 'openai'}/policy"
 
 
 def check(agent: str, model: str) -> None:
-    """Raise ValueError for an agent that Harbor does not have, and for a model that the gateway cannot be for it."""
-    spec = _agent_class(agent).MODEL_CONNECTION
-    if agent in WITHOUT_MODEL:
-        return
-    provider = model.partition("/")[0]
-    if provider not in _KEYS:
+    """Raise ValueError for an agent that Harbor does not have, and for a model of a provider whose API the gateway does not speak."""
+    _agent_class(agent)
+    if model.partition("/")[0] not in _KEYS:
         raise ValueError(f"model {model!r} must begin with one of {', '.join(f'{name}/' for name in _KEYS)}")
-    if spec is None:
-        return
-    formats = {form.value.partition("_")[0] for form in spec.supported_api_formats}
-    if formats and not formats & _KEYS.keys():
-        raise ValueError(
-            f"agent {agent!r} speaks only the API of {', '.join(sorted(formats))}, which AgentJet does not answer"
-        )
 
 
 def agent_settings(agent: str, model: str, endpoint: EpisodeEndpoint) -> dict[str, Any]:

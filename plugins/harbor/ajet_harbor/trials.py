@@ -75,6 +75,7 @@ class Trials:
         """Cancel the trials that run, and wait until nothing is left of them."""
         for running in list(self._running.values()):
             running.cancel()
+        loop.submit(asyncio.sleep(0)).result()  # what has just been submitted has then begun, or never will
         _, late = wait(list(self._ending.values()), timeout=SECONDS_TO_END)
         if self._engine:
             if late:
@@ -84,7 +85,7 @@ class Trials:
             _lock_of(self._noted).unlink(missing_ok=True)
 
     async def _run(self, config: Any, ready: Callable[[Any], Awaitable[None]]) -> tuple[Any, Path]:
-        name = config.trial_name
+        name, clean = config.trial_name, False
         ended = self._ending[name] = Future[None]()
         try:
             trial = await harbor().Trial.create(config)
@@ -93,12 +94,12 @@ class Trials:
                 await ready(trial)
 
             trial.add_hook(harbor().TrialEvent.AGENT_START, before_agent)
-            return await trial.run(), trial.paths.trial_dir
-        except BaseException:  # most of all a cancellation
-            if self._engine:
+            result = await trial.run()
+            clean = result.exception_info is None
+            return result, trial.paths.trial_dir
+        finally:  # most of all after a cancellation
+            if self._engine and not clean:
                 await asyncio.to_thread(remove, self._engine, [name])
-            raise
-        finally:
             del self._ending[name]
             ended.set_result(None)
 

@@ -48,8 +48,8 @@ class HarborWorkflow(WorkflowPlugin):
     environment: str = Field("docker", description="One of Harbor's environments: docker, podman, daytona, …")
     model: str = Field(
         "",
-        description="What the agent calls its model: openai/NAME or anthropic/NAME, after the API that it is to speak; default: "
-        "openai/policy, or anthropic/policy for agents of Anthropic.",
+        description="What the agent calls its model: openai/NAME, anthropic/NAME or gemini/NAME, after the API that it is to speak; "
+        "default: the agent's own provider of these, else openai/policy.",
     )
     network: Literal["host", "own"] = Field(
         "host",
@@ -87,6 +87,12 @@ class HarborWorkflow(WorkflowPlugin):
     def calls_model(self) -> bool:
         """See `WorkflowPlugin.calls_model`."""
         return self.agent not in WITHOUT_MODEL
+
+    @property
+    def seconds(self) -> float | None:
+        """See `WorkflowPlugin.seconds`."""
+        limit = merged({"agent": {"override_timeout_sec": None}}, self.trial)["agent"]["override_timeout_sec"]
+        return None if limit is None else float(limit)
 
     @property
     def _shares_network(self) -> bool:
@@ -147,11 +153,13 @@ class HarborWorkflow(WorkflowPlugin):
         return harbor().TrialConfig.model_validate(merged(ours, self.trial))
 
     def _check_environment(self) -> None:
-        from harbor.environments.factory import EnvironmentFactory
-
         settings = self._config(
             Path(), "check", EpisodeEndpoint("http://127.0.0.1:1/v1", "check")
         ).environment
+        from harbor.environments.factory import (
+            EnvironmentFactory,
+        )  # after `harbor`, which keeps it off the network
+
         try:
             EnvironmentFactory.run_preflight(settings.type, settings.import_path, settings.kwargs)
         except (SystemExit, ValueError) as error:

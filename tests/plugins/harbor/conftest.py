@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.patience import PATIENCE
 from tests.plugins.harbor import image
@@ -28,11 +29,14 @@ TASKS = Path(__file__).parent / "tasks"
 
 
 @pytest.fixture(scope="session")
-def sandboxes() -> str:
-    """The image of the tasks' sandboxes. Podman then runs as in every test of this folder."""
+def sandboxes() -> Iterator[str]:
+    """The image of the tasks' sandboxes. Podman then runs as in every test of this folder, and for one session at a time, which
+    would otherwise see what another one has started."""
     if reason := image.lacking():
         pytest.skip(reason)
-    return image.build()
+    name = image.build()
+    with FileLock(image.cache() / "tests.lock"):
+        yield name
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ ENDPOINT = EpisodeEndpoint("http://127.0.0.1:8900/v1", "the-key")
         ("codex", "openai/policy", "http://127.0.0.1:8900/v1", "OPENAI_API_KEY"),
         ("terminus-2", "openai/policy", "http://127.0.0.1:8900/v1", "OPENAI_API_KEY"),
         ("claude-code", "anthropic/policy", "http://127.0.0.1:8900", "ANTHROPIC_API_KEY"),
+        ("gemini-cli", "gemini/policy", "http://127.0.0.1:8900", "GEMINI_API_KEY"),
         ("goose", "openai/policy", "http://127.0.0.1:8900", "OPENAI_API_KEY"),
     ],
 )
@@ -76,6 +77,11 @@ def test_agents_that_do_not_share_this_machines_network_need_an_address(
     fields: dict[str, Any], remote: bool
 ) -> None:
     assert HarborWorkflow.model_validate({"agent": "codex", **fields}).is_remote == remote
+
+
+def test_a_job_whose_episodes_end_before_their_agents_may_is_refused() -> None:
+    workflow = HarborWorkflow(agent="codex", trial={"agent": {"override_timeout_sec": 600}})
+    assert workflow.seconds == 600 and HarborWorkflow(agent="codex").seconds is None
 
 
 def test_a_task_that_limits_its_network_does_not_get_that_of_this_machine(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,7 @@ def test_a_network_that_cannot_reach_the_gateway_is_refused_before_anything_star
     assert not (job.folder / "trials").exists()
 
 
+@pytest.mark.skipif(not shutil.which("iptables"), reason="Podman makes networks with iptables")
 def test_a_sandbox_that_cannot_connect_to_the_address_fails_before_its_agent_starts(job: Job) -> None:
     port = free_port()
     gateway = {"port": port, "url": f"http://127.0.0.1:{port}"}
@@ -150,6 +152,8 @@ def test_a_sandbox_that_cannot_connect_to_the_address_fails_before_its_agent_sta
 def test_an_environment_that_is_not_there_is_said_in_one_line(
     job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert run_program(job.file({"agent": "oracle", "environment": "docker"}, [FINISHED], "total")) == 2
+    arguments = job.file({"agent": "oracle", "environment": "docker"}, [FINISHED], "total")
+    with monkeypatch.context() as here:
+        here.setenv("PATH", "/nowhere")
+        assert run_program(arguments) == 2
     assert "workflow: environment docker: Docker is not installed" in capsys.readouterr().err
