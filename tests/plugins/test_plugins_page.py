@@ -19,7 +19,7 @@ from ajet import hookspecs
 from ajet.cli.plugins import describe_hooks
 from ajet.cli.skeletons import KINDS as BEGUN
 from ajet.plugins import Plugins, load_plugins, validated
-from ajet.testing import backbones, judges
+from ajet.testing import backbones, judges, workflows
 from tests.pages import blocks, files, page
 from tests.patience import PATIENCE
 from tests.tiers import fast
@@ -121,7 +121,7 @@ def test_the_package_installs_and_the_commands_know_it(here: Path, tmp_path_fact
 
 
 def test_what_backbones_and_judges_promise_is_told() -> None:
-    for check in (*judges.JUDGE_CHECKS, *backbones.BACKBONE_CHECKS):
+    for check in (*judges.JUDGE_CHECKS, *backbones.BACKBONE_CHECKS, *workflows.WORKFLOW_CHECKS):
         assert check.__doc__
     row = next(line for line in PAGE.splitlines() if line.startswith("| `check_backbone` | a name"))
     told = [words.strip(" |") for words in row.split("|")[3].split(", ")]

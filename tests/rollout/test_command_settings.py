@@ -224,6 +224,17 @@ def test_an_exit_code_is_judged_if_the_job_says_so(run: Run) -> None:
     assert episode.output.metadata["failed"] == "exit 1" and "too long" in episode.output.metadata["error"]
 
 
+def test_a_failure_of_the_engine_is_never_judged(bench: Any, tokenizer: Any, tmp_path: Path) -> None:
+    def broken(request: Any, prompt: str) -> str:
+        raise RuntimeError("out of memory")
+
+    (tmp_path / "agent.py").write_text(f"{ASK}\nask('x')")
+    command = [sys.executable, "{workdir}/agent.py"]
+    workflow = whole(command=command, workdir=tmp_path, failed="judge")
+    episode = run_command(bench(ScriptedEngine(tokenizer, broken)), workflow)
+    assert episode.failure == "engine" and "out of memory" in episode.error
+
+
 def test_a_program_with_too_many_processes_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ajet.services.commands.process.MOST_PROCESSES", 5)
     code = (

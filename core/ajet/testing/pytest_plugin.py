@@ -4,6 +4,7 @@ test for each part of its contract.
     def test_my_agent(recording): assert recording("failing.json").replay("my_agent:run", judge="my_agent:judge").reward == 1
 
     def test_my_judge(check_judge): check_judge(MyJudge())
+    def test_my_workflow(check_workflow): check_workflow(MyWorkflow())
     def test_my_reader(check_reader): check_reader(MyReader())
     def test_my_engine(check_engine): check_engine(lambda: MyEngine())
     def test_my_backbone(check_backbone, tmp_path): check_backbone("mine", model="…", folder=tmp_path)
@@ -24,13 +25,16 @@ if TYPE_CHECKING:
     from ajet.interfaces.engine import Engine
     from ajet.interfaces.judge import Judge
     from ajet.interfaces.reader import Reader
+    from ajet.interfaces.workflow import WorkflowPlugin
     from ajet.testing.recordings import RecordingFile
     from ajet.types import Task
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each check of the kind."""
-    for fixture in {"check_judge", "check_engine", "check_backbone"} & set(metafunc.fixturenames):
+    for fixture in {"check_judge", "check_engine", "check_backbone", "check_workflow"} & set(
+        metafunc.fixturenames
+    ):
         checks = _checks(fixture)
         names = [check.__name__.removeprefix("check_") for check in checks]
         metafunc.parametrize(fixture, checks, ids=names, indirect=True)
@@ -45,6 +49,10 @@ def _checks(fixture: str) -> Sequence[Callable[..., Any]]:
         from ajet.testing.conformance import ENGINE_CHECKS, check_close
 
         return [*ENGINE_CHECKS, check_close]
+    if fixture == "check_workflow":
+        from ajet.testing.workflows import WORKFLOW_CHECKS
+
+        return WORKFLOW_CHECKS
     from ajet.testing.backbones import BACKBONE_CHECKS
 
     return BACKBONE_CHECKS
@@ -69,6 +77,17 @@ def check_judge(request: pytest.FixtureRequest) -> Callable[..., None]:
 
     def check(judge: Judge, **settings: Any) -> None:
         asyncio.run(request.param(JudgeSubject(judge, **settings)))
+
+    return check
+
+
+@pytest.fixture
+def check_workflow(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """``check_workflow(workflow, tasks=…, answer=…, …)``: one check of `ajet.testing.workflows.WorkflowSubject`."""
+    from ajet.testing.workflows import WorkflowSubject
+
+    def check(workflow: WorkflowPlugin, **settings: Any) -> None:
+        request.param(WorkflowSubject(workflow, **settings))
 
     return check
 

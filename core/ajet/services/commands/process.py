@@ -24,7 +24,7 @@ MOST_PROCESSES = 1024
 """Processes of one program; one that starts more is ended."""
 GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL."""
-_LOOK = 0.5
+_LOOK = 1.0
 """Seconds between two looks at the processes."""
 _SAID = 1000
 """Characters of its output that an error shows."""
