@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import gc
+import gzip
 import importlib.metadata
 import json
 import os
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -168,6 +170,7 @@ def test_an_endpoint_is_an_address_and_a_key_and_variables_for_a_subprocess(
     serve, tokenizer, monkeypatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "intranet")
+    monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
     served = serve(ok(tokenizer))
     tuner = ajet.Tuner("", "key", {"as_base_url": served.gateway.as_base_url})
     base_url, api_key = tuner.as_base_url(agent="a b")
@@ -176,7 +179,13 @@ def test_an_endpoint_is_an_address_and_a_key_and_variables_for_a_subprocess(
     assert endpoint.keyed_url == f"{served.url}/k/key/a/a%20b/v1"
     variables = endpoint.environment()
     assert variables["ANTHROPIC_BASE_URL"] == f"{served.url}/a/a%20b"
-    assert variables["OPENAI_BASE_URL"] == variables["AJET_BASE_URL"] == base_url
+    assert (
+        variables["OPENAI_BASE_URL"] == variables["OPENAI_API_BASE"] == variables["AJET_BASE_URL"] == base_url
+    )
+    assert variables["AJET_KEYED_URL"] == endpoint.keyed_url
+    assert "ANTHROPIC_AUTH_TOKEN" not in variables
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "the user's own")
+    assert endpoint.environment()["ANTHROPIC_AUTH_TOKEN"] == "key"
     assert variables["NO_PROXY"] == "intranet,127.0.0.1"
 
 
@@ -511,6 +520,11 @@ def test_health_metrics_and_models(serve, tokenizer) -> None:
         assert served.get("/v1/models").status_code == 401
         models = served.get("/v1/models", headers={"authorization": f"Bearer {session.key}"}).json()
         assert [m["id"] for m in models["data"]] == ["policy", "critic"]
+        assert served.get("/v1/models/any").status_code == 401
+        model = served.get("/v1/models/gpt-5.5", headers={"x-api-key": session.key}).json()
+        assert (model["id"], model["object"], model["type"]) == ("gpt-5.5", "model", "model"), (
+            "any name will do"
+        )
         usage = served.post(key=session.key).json()["usage"]
     assert served.metric('call_seconds_bucket{le="+Inf"}') == served.metric("call_seconds_count") == 1
     assert served.metric('call_seconds_bucket{le="300"}') == 1 and served.metric("call_seconds_sum") > 0
@@ -545,10 +559,9 @@ def test_tokens_of_sessions_that_follow_each_other_behind_one_key_are_counted_on
         ("GET", "/v1/chat/completions", 405),
         ("DELETE", "/v1/chat/completions", 405),
         ("POST", "/v1/embeddings", 404),
-        ("GET", "/", 404),
         ("POST", "/", 404),
         ("OPTIONS", "/health", 404),
-        ("GET", "/k/", 404),
+        ("GET", "/v1/model", 404),
         ("GET", "//chat/completions", 405),
         ("HEAD", "/health", 200),
     ],
@@ -558,6 +571,63 @@ def test_what_is_not_served_says_so(serve, tokenizer, method, path, status) -> N
     assert response.status_code == status
     if method != "HEAD":
         assert response.json()["error"]["message"]
+
+
+def test_a_probe_of_the_base_url_is_answered(serve, tokenizer) -> None:
+    served = serve(ok(tokenizer))
+    assert httpx.head(f"{served.url}/").status_code == 200
+    assert "/v1" in served.get("/").text
+
+
+def test_a_client_that_wants_a_websocket_is_told_at_once_to_use_http(serve, tokenizer) -> None:
+    served = serve(ok(tokenizer))
+    wanted = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+    answer = served.get("/v1/responses", headers={**wanted, "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA=="})
+    assert answer.status_code == 426 and "takes POST" in answer.json()["error"]["message"]
+
+
+def gzipped(data: bytes) -> bytes:
+    """Two parts, as a client that flushes writes them."""
+    return gzip.compress(data[:5]) + gzip.compress(data[5:])
+
+
+def raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [("gzip", gzipped), ("X-GZIP", gzip.compress), ("deflate", zlib.compress), ("deflate", raw_deflate)],
+)
+def test_a_compressed_body_is_read(serve, tokenizer, encoding, pack) -> None:
+    served = serve(ok(tokenizer))
+    with served.bench.session() as session:
+        content = pack(json.dumps(ASK).encode())
+        answer = served.post(key=session.key, content=content, headers={"content-encoding": encoding})
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content", "status", "said"),
+    [
+        ("gzip", gzip.compress(b" " * (64 << 20)), 413, "larger than 1 MiB"),
+        ("deflate", zlib.compress(b" " * (64 << 20)), 413, "larger than 1 MiB"),
+        ("gzip", gzip.compress(b"{}")[:-4], 400, "not gzip"),
+        ("gzip", b"{}", 400, "not gzip"),
+        ("deflate", b"{}", 400, "not deflate"),
+        ("br", b"{}", 415, "content-encoding is 'br'"),
+        ("gzip, gzip", b"{}", 415, "content-encoding"),
+    ],
+)
+def test_a_compressed_body_that_is_too_large_damaged_or_unknown_is_refused(
+    serve, tokenizer, encoding, content, status, said
+) -> None:
+    served = serve(ok(tokenizer), most_bytes=1 << 20)
+    with served.bench.session() as session:
+        answer = served.post(key=session.key, content=content, headers={"content-encoding": encoding})
+        assert served.post(key=session.key).status_code == 200
+    assert answer.status_code == status and said in answer.json()["error"]["message"]
 
 
 # ------------------------------------------------------------------ whatever is sent
