@@ -137,7 +137,9 @@ async def looking(task):
 def test_what_a_call_was_answered_without_is_told(folder: Folder) -> None:
     folder.write("agent.py", AGENT + LOOKING)
     page = check(folder, "looking", "--first", "1", "--group-size", "2")
-    assert "! 2 calls were answered without what they ask for: image\n  -> " in page
+    assert (
+        "! 2 calls were answered without what they ask for: image\n  -> The model reads in its place" in page
+    )
     assert MEANINGS["left_out"]
 
 

@@ -49,10 +49,15 @@ _FAULTS = {
     "cut_thoughts": ("answers have a thought without an end, so they may have no text", _LONGER),
 }
 """What went wrong in answers, and what helps, by counter."""
-LEFT_OUT = (
-    "The model is not told of a tool that only its API's own host can run, and reads in the place of an image or a file that it "
-    "cannot see it. Switch the tool off in the agent, or use a vision-language model, if the task needs it."
+_LEFT_OUT = {
+    "image": "The model reads in its place that it cannot see it. Use a vision-language model if the tasks need images.",
+    "file": "The model reads in its place that it cannot read it. Give the agent a tool that returns the file's text.",
+    "encrypted thoughts": "Only the model that thought them can read them.",
+}
+_HOSTED = (
+    "Only the API's own host runs this tool, so the model is not told of it. Switch it off in the agent."
 )
+"""What a call was answered without, and what helps; all others are tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +298,9 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
             )
         )
     for what, count in report.left_out.items():
-        found.append((f"{count} calls were answered without what they ask for: {what}", LEFT_OUT))
+        found.append(
+            (f"{count} calls were answered without what they ask for: {what}", _LEFT_OUT.get(what, _HOSTED))
+        )
     for name, count in report.faults.items():
         if count > MUCH * answers:
             what, remedy = _FAULTS[name]
