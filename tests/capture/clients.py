@@ -249,10 +249,8 @@ def by_google(url: str, key: str, stream: bool) -> Seen:
 
     def ask(chat: list[Any]) -> Turn:
         options: Any = {"model": "m", "contents": chat, "config": config}
-        if stream:
-            chunks = list(client.models.generate_content_stream(**options))
-        else:
-            chunks = [client.models.generate_content(**options)]
+        whole, streamed = client.models.generate_content, client.models.generate_content_stream
+        chunks = list(streamed(**options)) if stream else [whole(**options)]
         parts = [part for chunk in chunks for part in chunk.candidates[0].content.parts]  # type: ignore[index, union-attr]
         calls = {c.id: (c.name, json.dumps(c.args)) for part in parts if (c := part.function_call)}
         usage, reason = chunks[-1].usage_metadata, chunks[-1].candidates[0].finish_reason  # type: ignore[index]

@@ -125,7 +125,11 @@ async def open_runtime(
         for plan in job.targets:
             model = plan.model or answers
             live = await portal.run(models.enter_async_context(model.open())) if model else None
-            adapter = None if model or not engine else adapter_of(plan.name, engine, named=bool(plan.lora))
+            adapter = (
+                None
+                if model or not engine
+                else adapter_of(plan.name, engine, named=bool(plan.lora), or_none=plan.side)
+            )
             targets.append(
                 Target(
                     plan.name,
@@ -249,9 +253,9 @@ def frameworks_prepared(hook: Any, capture: Capture) -> Iterator[None]:
         yield
 
 
-def adapter_of(target: str, engine: Engine, *, named: bool) -> str | None:
+def adapter_of(target: str, engine: Engine, *, named: bool, or_none: bool = False) -> str | None:
     """Which adapter answers a target: its own where it has one (``named``); otherwise, and for a model outside
-    of its job, the only one that there is. Raises ConfigError if it is not clear which."""
+    of its job, the only one that there is. If it is not clear which: none with ``or_none``, otherwise raises ConfigError."""
     there = list(engine.adapters)
     if not there:
         return None  # the base model, which is what a new adapter answers, too
@@ -259,6 +263,8 @@ def adapter_of(target: str, engine: Engine, *, named: bool) -> str | None:
         return target
     if len(there) == 1 and not named:
         return there[0]
+    if or_none:
+        return None
     raise ConfigError(
         f"target {target!r}",
         f"the model contains the adapters of {', '.join(there)}, so it is not clear which of them answers. "

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ..programs import CLOSED, SYSTEM, calculate, require, script
+from ..programs import CLOSED, SYSTEM, calculate, require
 from .checks import solves_alike
 
 require("google.adk", "litellm")
