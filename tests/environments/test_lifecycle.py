@@ -16,12 +16,11 @@ import pytest
 
 from ajet.capture.process.install import install
 from ajet.environments import environment
-from ajet.interfaces.workflow import make_workflow
 from ajet.rollout.episode import Plan
-from ajet.services.commands.workflow import CommandWorkflow
 from ajet.testing import ScriptedEngine
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
 from tests.patience import PATIENCE
+from tests.rollout.commands import short
 from tests.tiers import fast
 
 from .conftest import health, settled
@@ -178,8 +177,7 @@ def test_killed_subprocesses_leave_nothing_open(
     made = bench(ScriptedEngine(tokenizer, say))
     with install(made.capture) as around:
         rollout = made.rollout(agent, concurrency=4)
-        plugin = CommandWorkflow(command=(sys.executable, "agent.py"), workdir=tmp_path)
-        workflow = make_workflow(plugin, "a command")
+        workflow = short(f"{sys.executable} agent.py", tmp_path)
         handles = {"as_base_url": around.gateway.as_base_url}
         rollout = replace(rollout, runner=replace(rollout.runner, workflow=workflow, handles=handles))
         does = ["killed", "well", "well", "well"]

@@ -55,8 +55,10 @@ def remove_folder(folder: Path) -> None:
     """Remove a folder, also one whose parts were made unreadable."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        for path, _, _ in os.walk(folder):  # top-down: a folder is opened before it is read
-            os.chmod(path, stat.S_IRWXU)
+        for path, names, _ in os.walk(folder):  # top-down: a folder is opened before it is read
+            for inner in (os.path.join(path, name) for name in names):
+                if not os.path.islink(inner):
+                    os.chmod(inner, stat.S_IRWXU)
         shutil.rmtree(folder, ignore_errors=True)
 
 

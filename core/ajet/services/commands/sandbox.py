@@ -25,8 +25,8 @@ from ajet.interfaces.workflow import EpisodeEndpoint
 _PROGRAM = "bwrap"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SETTINGS = (
-    "alternatives ca-certificates group hosts java-17-openjdk ld.so.cache ld.so.conf ld.so.conf.d localtime mime.types "
-    "nsswitch.conf passwd pki protocols python3 services ssl"
+    "alternatives ca-certificates group hosts java* ld.so.cache ld.so.conf ld.so.conf.d localtime mime.types nsswitch.conf passwd "
+    "pki/ca-trust pki/tls/certs protocols python3 services ssl/certs ssl/openssl.cnf"
 )
 """What is visible of /etc."""
 _INSTALLED = ("bin", "lib", "lib64", "libexec", "pyvenv.cfg")
@@ -135,7 +135,7 @@ def _system() -> list[str]:
             words += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
             words += ["--ro-bind", path, path]
-    return words + _read_only([Path("/etc") / name for name in _SETTINGS.split()])
+    return words + _read_only([path for name in _SETTINGS.split() for path in Path("/etc").glob(name)])
 
 
 def _read_only(paths: Sequence[Path]) -> list[str]:
