@@ -121,6 +121,8 @@ def test_an_agent_on_requests_needs_no_change(folder: Folder) -> None:
     [
         ("/api/chat", 'OpenAI(base_url="http://localhost:11434/v1"'),
         ("/v2/chat", "/compatibility/v1"),
+        ("/v1beta/interactions", "client.models.generate_content"),
+        ("/v1beta/models/m:embedContent", "ajet.passthrough()"),
         ("/v1/embeddings", "ajet.passthrough()"),
     ],
 )

@@ -17,6 +17,10 @@ _OLLAMA = (
     "it is Ollama's own API. Give the agent Ollama's OpenAI-compatible address, which ends with /v1, such as "
     'OpenAI(base_url="http://localhost:11434/v1", api_key="ollama")'
 )
+_INTERACTIONS = (
+    "it is Google's Interactions API. Let the agent call its model with generateContent, such as "
+    "client.models.generate_content(...)"
+)
 _BEDROCK = (
     "it is Amazon Bedrock's own API. Let the agent call its model through an OpenAI client with Bedrock's "
     "OpenAI-compatible address, which ends with /openai/v1"
@@ -27,6 +31,7 @@ _COHERE = (
 )
 _GENERATING: Mapping[str, str] = {
     r"/api/(chat|generate)": _OLLAMA,
+    r"/v1(alpha|beta|beta1)?/interactions": _INTERACTIONS,
     r"/model/.+/(converse|converse-stream|invoke|invoke-with-response-stream)": _BEDROCK,
     r"/v[12]/chat": _COHERE,
 }
@@ -34,6 +39,7 @@ _GENERATING: Mapping[str, str] = {
 _OTHERS = (
     r"/embeddings|/rerank|/moderations|/audio/(speech|transcriptions|translations)"
     r"|/images/(generations|edits|variations)|/realtime/(client_secrets|calls)|/api/(embed|embeddings)"
+    r"|:(embedContent|batchEmbedContents|batchGenerateContent|predict|predictLongRunning)"
 )
 """Other calls of paid or hosted models: a pattern for the end of the path."""
 
