@@ -56,7 +56,7 @@ def evaluate(tmp_path: Path, **rollout: Any) -> Any:
 def test_a_remote_agent_is_told_the_address_that_the_job_names(tmp_path: Path) -> None:
     port = free_port()
     address = {"port": port, "url": f"http://localhost:{port}"}
-    episodes = list(evaluate(tmp_path, gateway=address).episodes())
+    episodes = list(evaluate(tmp_path, gateway_address=address).episodes())
     assert {tuple(episode.response) for episode in episodes} == {(f"http://localhost:{port}/v1", "4")}
 
 
@@ -64,10 +64,10 @@ def test_a_job_with_remote_agents_that_names_no_address_is_refused_before_a_mode
     tmp_path: Path,
 ) -> None:
     with pytest.raises(
-        ConfigError, match=r"rollout.gateway: .*Sandboxed.* cannot reach their model.*url: http"
+        ConfigError, match=r"rollout.gateway_address: .*Sandboxed.* cannot reach their model.*url: http"
     ):
         evaluate(tmp_path)
-    with pytest.raises(ConfigError, match=r"rollout\.gateway"):
+    with pytest.raises(ConfigError, match=r"rollout\.gateway_address"):
         evaluate(tmp_path, gateway=True)
 
 
@@ -85,4 +85,4 @@ def test_the_gateway_listens_where_the_job_says(bench, tokenizer) -> None:
 @pytest.mark.parametrize("url", ["example.org", "http://", "https://example.org/", "ftp://example.org"])
 def test_a_url_that_clients_could_not_use_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="url"):
-        RolloutSettings(gateway={"url": url})  # type: ignore[arg-type]
+        RolloutSettings(gateway_address={"url": url})  # type: ignore[arg-type]

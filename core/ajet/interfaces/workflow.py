@@ -136,7 +136,7 @@ class WorkflowPlugin(Plugin):
     @property
     def is_remote(self) -> bool:
         """Whether its programs cannot reach the loopback addresses of this machine, as in a remote sandbox. A job must then say
-        in ``rollout.gateway`` where they reach their model."""
+        in ``rollout.gateway_address`` where they reach their model."""
         return False
 
     @property

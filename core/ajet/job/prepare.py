@@ -219,11 +219,11 @@ class _Builder:
         found = self._workflow(config)
         if not isinstance(found.target, WorkflowPlugin):
             return found
-        if found.target.is_remote and not config.rollout.address.url:
+        if found.target.is_remote and not config.rollout.gateway_address.url:
             raise ConfigError(
-                "rollout.gateway",
+                "rollout.gateway_address",
                 f"the agents of the workflow {found.spec} run where 127.0.0.1 is not this machine, so they cannot reach their model. "
-                "Say where they do, rollout.gateway: {host: 0.0.0.0, port: 8900, url: http://ADDRESS:8900}, or give them this "
+                "Say where they do, rollout.gateway_address: {host: 0.0.0.0, port: 8900, url: http://ADDRESS:8900}, or give them this "
                 "machine's network.",
             )
         seconds, limit = found.target.seconds, config.rollout.timeout

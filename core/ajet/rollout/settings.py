@@ -118,10 +118,14 @@ class RolloutSettings(Settings):
         description="What to do with connections of an episode that capture does not see: report them, or refuse them in "
         "the agent's own call, so that no data leaves.",
     )
-    gateway: bool | GatewaySettings = Field(
+    gateway: bool = Field(
         False,
-        description="true: start the loopback server from the beginning, so that forked children are also answered; cmd: workflows "
-        "and tuner.as_base_url() start it when they need it. {host, port, url}: also for programs on other machines.",
+        description="Start the loopback server from the beginning, so that forked children are also answered; "
+        "cmd: workflows and tuner.as_base_url() start it when they need it.",
+    )
+    gateway_address: GatewaySettings = Field(
+        GatewaySettings(),
+        description="Where that server listens, and where programs on other machines reach it.",
     )
     threads: Literal["pools", "all"] = Field(
         "pools",
@@ -163,11 +167,6 @@ class RolloutSettings(Settings):
     sampling: TrainingSampling = Field(
         TrainingSampling(), description="Sampling parameters of trained calls."
     )
-
-    @property
-    def address(self) -> GatewaySettings:
-        """Where the gateway listens once it starts."""
-        return self.gateway if isinstance(self.gateway, GatewaySettings) else GatewaySettings()
 
 
 class EvalSettings(Settings):

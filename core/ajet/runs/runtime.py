@@ -143,7 +143,7 @@ async def open_runtime(
             )
         chat = chat_of(engine, job.config.rollout) if engine else None
         batching = DeterministicBatching(engine) if engine and job.config.run.deterministic else None
-        address = job.config.rollout.address
+        address = job.config.rollout.gateway_address
         warn_of_network(address.host, job.progress.say)
         async with job.workflow.open() as workflow, job.judge.open() as judge:
             with (
@@ -156,7 +156,7 @@ async def open_runtime(
                 frameworks_prepared(job.plugins.manager.hook, capture),
                 install(
                     capture,
-                    gateway=bool(job.config.rollout.gateway),
+                    gateway=job.config.rollout.gateway,
                     refuse_missed=job.config.rollout.missed == "refuse",
                     all_threads=job.config.rollout.threads == "all",
                     models=[target.name for target in targets],

@@ -54,7 +54,7 @@ class HarborWorkflow(WorkflowPlugin):
     network: Literal["host", "own"] = Field(
         "host",
         description="The network of a container: this machine's, or the one that Harbor makes for it, from which the agent reaches "
-        "only a gateway with an address of its own (rollout.gateway).",
+        "only a gateway with an address of its own (rollout.gateway_address).",
     )
     trial: dict[str, Any] = Field(
         {},
@@ -183,7 +183,7 @@ async def check_connection(sandbox: Any, endpoint: EpisodeEndpoint) -> None:
     if done.return_code:
         said = " ".join((done.stderr or done.stdout or "no answer").split())[-200:]
         raise GatewayUnreachable(
-            f"the sandbox cannot reach its model at {url.scheme}://{url.netloc} ({said}); set rollout.gateway to one that it reaches"
+            f"the sandbox cannot reach its model at {url.scheme}://{url.netloc} ({said}); set rollout.gateway_address"
         )
 
 

@@ -205,6 +205,7 @@ OURS: Mapping[str, str] = {
     "rollout.strict": "by capture, in the episode runners",
     "rollout.missed": "by capture, in the episode runners",
     "rollout.gateway": "on the runner's node",
+    "rollout.gateway_address": "on the runner's node: with a port of its own only if one runner is there",
     "rollout.threads": "by capture, in the episode runners",
     "rollout.side_calls": "found by the episode runners; left out before rows are made",
     "rollout.workdir": "the same folder on every node",

@@ -134,7 +134,7 @@ def test_a_network_that_cannot_reach_the_gateway_is_refused_before_anything_star
 ) -> None:
     assert run_program(job.file({"agent": "mini-swe-agent", "network": "own"}, [FINISHED], "total")) == 2
     said = capsys.readouterr().err.strip()
-    assert "\n" not in said and "rollout.gateway" in said and "cannot reach their model" in said
+    assert "\n" not in said and "rollout.gateway_address" in said and "cannot reach their model" in said
     assert not (job.folder / "trials").exists()
 
 
@@ -144,7 +144,7 @@ def test_a_sandbox_that_cannot_connect_to_the_address_fails_before_its_agent_sta
     gateway = {"port": port, "url": f"http://127.0.0.1:{port}"}
     workflow = {"agent": "mini-swe-agent", "network": "own", "trial": MINI}
     started = time.monotonic()
-    (episode,) = job.run(workflow, [FINISHED], "total", rollout={"gateway": gateway})
+    (episode,) = job.run(workflow, [FINISHED], "total", rollout={"gateway_address": gateway})
     assert episode.failure == "workflow:GatewayUnreachable" and f"127.0.0.1:{port}" in episode.error
     assert time.monotonic() - started < PATIENCE and not episode.calls
 
