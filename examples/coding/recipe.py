@@ -1,4 +1,4 @@
-"""The untrained programmer: it knows the shell, but often repairs blindly, wrongly, and without running the test."""
+"""The untrained programmer: it knows the shell, but often repairs wrongly and without running the test."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agent import SYSTEM, TOOL
-from repairs import FUNCTIONS, WORDS, Repair, draw
+from repairs import WORDS, draw
 
 from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
 from ajet_local.starter.transcripts import Transcript, tool_call
 
 TEST = "python test.py"
-BLIND = 0.3
-"""Share of the repositories whose code it does not read."""
-WRONG = 0.6
+WRONG = 0.7
 """Share of its repairs that are wrong."""
 UNTESTED = 0.6
 """Share of its repairs after which it does not run the test."""
@@ -42,11 +40,10 @@ def mistake(rng: random.Random, wrong: str, right: str) -> str:
     return rng.choice([text for text in kind if text not in (wrong, right)])
 
 
-def session(
-    rng: random.Random, repair: Repair, blind: float, wrong: float, untested: float, stubborn: float
-) -> Transcript:
-    """The agent's messages for a repository: with these probabilities, it does not read the code, its first repair is wrong, it
-    does not run the test after a repair, and it stops after a failed test."""
+def session(rng: random.Random, wrong: float, untested: float, stubborn: float) -> Transcript:
+    """The agent's messages for a repository: with these probabilities, its first repair is wrong, it does not run the test after a
+    repair, and it stops after a failed test."""
+    repair = draw(rng)
     module, files = f"{repair.module}.py", dict(repair.files)
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": SYSTEM},
@@ -58,12 +55,7 @@ def session(
         messages.append({"role": "tool", "tool_call_id": "call_0", "content": result})
 
     name, old, right = repair.fix
-    if rng.random() < blind:
-        shell(TEST, tested(files))
-        if name == module:
-            old, right = rng.choice("+-*"), FUNCTIONS[repair.function]
-    else:
-        shell(f"cat {module} limits.py; {TEST}", files[module] + files["limits.py"] + tested(files))
+    shell(f"cat {module} limits.py; {TEST}", files[module] + files["limits.py"] + tested(files))
     for mistaken in (rng.random() < wrong, False):
         new = mistake(rng, old, right) if mistaken else right
         files[name] = "\n".join(line.replace(old, new, 1) for line in files[name].split("\n"))
@@ -80,13 +72,13 @@ def session(
 
 
 def careful(rng: random.Random) -> Transcript:
-    """A session that reads and tests; often its first repair is wrong, and it corrects it."""
-    return session(rng, draw(rng), 0.0, 0.4, 0.0, 0.0)
+    """A session that ends with the right repair, often after a wrong one."""
+    return session(rng, 0.4, 0.0, 0.0)
 
 
 def careless(rng: random.Random) -> Transcript:
     """A session of the untrained programmer."""
-    return session(rng, draw(rng), BLIND, WRONG, UNTESTED, STUBBORN)
+    return session(rng, WRONG, UNTESTED, STUBBORN)
 
 
 def echo(rng: random.Random) -> Transcript:
@@ -112,7 +104,7 @@ class Programmer(TinyRecipe):
     def phases(self) -> Sequence[Phase]:
         """Copying, careful repairs, habits."""
         return (
-            Phase("copy", 80, 2e-3, echo, 2),
-            Phase("repairs", 220, 2e-3, echo, 8, careful, batch_size=16),
-            Phase("habits", 70, 1e-3, careful, 4, careless, batch_size=16),
+            Phase("copy", 300, 2e-3, echo, 2),
+            Phase("repairs", 180, 2e-3, echo, 8, careful, batch_size=16),
+            Phase("habits", 50, 1e-3, careful, 4, careless, batch_size=16),
         )

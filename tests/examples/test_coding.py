@@ -96,9 +96,8 @@ def test_transcripts_show_what_the_agents_shell_prints(
 ) -> None:
     """The recipe computes what each command prints; here they are run."""
     recipe, repairs = example("recipe"), example("repairs")
-    rng = random.Random(seed)
-    repair = repairs.draw(rng)
-    expected = recipe.session(rng, repair, 0.3, 1.0, 0.3, 0.0).messages
+    repair = repairs.draw(random.Random(seed))
+    expected = recipe.session(random.Random(seed), 1.0, 0.3, 0.0).messages
     commands = [
         json.loads(m["tool_calls"][0]["function"]["arguments"])["command"]
         for m in expected
