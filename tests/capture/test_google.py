@@ -14,6 +14,7 @@ from google import genai
 from google.genai import errors, types
 
 from ajet.capture.respond import find_wire
+from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.wires import Refused, TooLong
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.google import GenerateContent, StreamGenerateContent
@@ -411,6 +412,19 @@ def test_the_async_sdk_comes_to_one_timeline(bench: Any, tokenizer: Any, door: D
     with b.session() as session, behind(door, b) as url:
         assert asyncio.run(talk(url, session.key)) == "It is 2."
     assert len(timelines(session.record.trained_calls)) == 1 and not session.counters["rendered_anew"]
+
+
+@pytest.mark.parametrize(("training", "used"), [(True, 3), (False, 5)])
+def test_top_k_is_the_rollouts_in_training_and_the_agents_in_evaluation(
+    bench: Any, tokenizer: Any, training: bool, used: int
+) -> None:
+    b = bench(ScriptedEngine(tokenizer, lambda request, prompt: "yes"))
+    client = client_of("http://127.0.0.1:9/v1", "k")
+    with b.session(policy=SamplingPolicy(training, top_k=3)) as session:
+        for asked in ({"top_k": 5}, {}):
+            client.models.generate_content(model="m", contents="hi", config=asked)
+    assert [request.sampling.top_k for request in b.engine.requests] == [used, 3]
+    assert session.counters["overridden:top_k"] == training
 
 
 @each_door
