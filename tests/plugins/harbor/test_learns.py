@@ -62,4 +62,4 @@ def test_two_steps_are_trained_on_what_an_agent_did_in_its_sandbox(
     assert [episode.failure for episode in episodes] == [None] * 4
     assert all(episode.calls for episode in episodes)
     assert {Path(episode.response["trial"]).parent for episode in episodes} == {folder / "trials"}
-    assert [step["grad_norm"] > 0 for step in run.metrics()] == [True, True]
+    assert [step["grad_norm"] > 0 for step in run.metrics] == [True, True]
