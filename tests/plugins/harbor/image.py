@@ -49,6 +49,11 @@ def lacking() -> str:
         return "they need Linux"
     if missing := [program for program in NEEDED if not shutil.which(program, path=with_ours())]:
         return f"they need {', '.join(missing)} on the PATH"
+    if not any(
+        Path(folder, "podman/catatonit").exists()
+        for folder in ("/usr/libexec", "/usr/lib", "/usr/local/libexec")
+    ):
+        return "they need catatonit, which Podman starts as the first process of a container"
     if os.geteuid():
         return "debootstrap needs root"
     return ""
