@@ -23,6 +23,7 @@ from ajet.learning.loop import Loop, train
 from ajet.learning.rollouts import RolloutSource
 from ajet.learning.settings import TrainSettings
 from ajet.learning.task_selector import Shuffled
+from ajet.rollout.batch_record import Account, packed
 from ajet.rollout.recorder import RunRecorder
 from ajet.testing import ScriptedEngine
 from ajet.types import Batch, Metrics, Task
@@ -103,6 +104,13 @@ class Counting:
         path.mkdir()
 
 
+class WithoutTokens(RunRecorder):
+    """Records as the backbone verl does, whose trainer does not read token ids."""
+
+    def batch(self, step: int, batch: Batch, account: Account) -> None:
+        self.packed_batch(step, packed(step, batch, account, with_tokens=False))
+
+
 @dataclass
 class Runs:
     """Makes run folders."""
@@ -158,7 +166,8 @@ class Runs:
         }
         (where / "settings.json").write_text(json.dumps(job))
         engine.tokenizer.save_pretrained(where / "tokenizer")
-        with closing(RunRecorder(where, batches=True)) as recorder:
+        make = WithoutTokens if backbone == "verl" else RunRecorder
+        with closing(make(where, batches=True)) as recorder:
             if first_step > 1:
                 recorder.supersede(first_step, {})
             trainer: Any = Counting(engine)

@@ -156,6 +156,12 @@ def test_a_run_without_a_record_is_refused_by_name(runs: Runs) -> None:
         audited(folder)
 
 
+def test_a_record_without_token_ids_is_compared_by_places_and_the_audit_says_so(runs: Runs) -> None:
+    found = audited(runs.run(everything, steps=1, backbone="verl"))
+    good(found)
+    assert any("no token ids" in note for note in found.notes)
+
+
 def test_without_a_tokenizer_the_audit_says_what_it_did_not_check(runs: Runs, tmp_path: Path) -> None:
     folder = runs.run(everything, steps=1)
     (folder / "tokenizer").rename(tmp_path / "elsewhere")

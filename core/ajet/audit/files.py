@@ -21,7 +21,9 @@ class Folder:
         self.faults: list[str] = []
         settings = path / "settings.json"
         if not settings.is_file():
-            raise ConfigError(f"{path}", "is not a run folder: it has no settings.json. Name a run that trains.")
+            raise ConfigError(
+                f"{path}", "is not a run folder: it has no settings.json. Name a run that trains."
+            )
         self.settings: Mapping[str, Any] = json.loads(self.read("settings.json"))
         found, self.resumed_from = self._metrics()
         self.metrics = {line["step"]: line for line in found if line["type"] == "train"}

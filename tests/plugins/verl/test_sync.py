@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ajet.audit.files import Folder
+from ajet.audit.steps import Audit
 from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine, lines, run_folder, write_job
 
@@ -158,3 +160,7 @@ def test_failures_are_counted_and_a_killed_runners_episodes_run_elsewhere(machin
     assert any(line["optimizer_steps"] == 2 for line in steps)
     assert (run / "checkpoints" / f"step_{STEPS:06d}").is_dir()
     assert Path(folder / "killed").exists()
+
+    audit = Audit(Folder(run)).run()
+    assert audit.faults == [] and audit.trained == sum(line["tokens_trained"] for line in steps)
+    assert audit.excluded["failed"] and audit.notes, "verl's record has no token ids"
