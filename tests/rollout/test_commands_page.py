@@ -13,7 +13,9 @@ PAGE = page("docs/gateway.md").partition("## Commands as workflows\n")[2].partit
 
 def test_every_field_is_in_the_table() -> None:
     rows = re.findall(r"^\| (`.*?`) \|", PAGE, re.MULTILINE)
-    assert {field.strip("`") for row in rows for field in row.split(", ")} == set(CommandWorkflow.model_fields)
+    assert {field.strip("`") for row in rows for field in row.split(", ")} == set(
+        CommandWorkflow.model_fields
+    )
 
 
 def test_every_placeholder_and_limit_is_named() -> None:

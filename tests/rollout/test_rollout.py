@@ -86,7 +86,9 @@ def test_failures_are_counted_by_cause_and_end_nothing(bench, tokenizer) -> None
     }
     by_task = {e.plan.task.id: e for e in episodes}
     assert "test_rollout.py:" in by_task["t1"].error, "the line of the user's own code"
-    assert "with a client of OpenAI's, Anthropic's or Google's API on httpx" in by_task["t3"].error, "says what to do about it"
+    assert "with a client of OpenAI's, Anthropic's or Google's API on httpx" in by_task["t3"].error, (
+        "says what to do about it"
+    )
     metrics = summarize(episodes, 1.0)
     assert metrics["episodes_failed"] == 5 and metrics["reward"] == 1.0
     trained = sum(e.record.sampled_tokens for e in episodes if e.failure is None)

@@ -78,7 +78,11 @@ class EpisodeEndpoint(NamedTuple):
             "NO_PROXY": bypass,
             "no_proxy": bypass,
             # The user's own would be sent in place of the key. Where there is none, one more would only make clients warn.
-            **{name: self.api_key for name in ("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY") if name in os.environ},
+            **{
+                name: self.api_key
+                for name in ("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY")
+                if name in os.environ
+            },
         }
 
 

@@ -31,7 +31,11 @@ def _by_name(*arguments: Argument) -> dict[str, Argument]:
 
 
 ARGUMENTS: Mapping[str, Argument] = _by_name(
-    Argument("workflow", "workflow", "The agent: pkg.module:Name, path/to/file.py:Name or cmd:COMMAND; in a job also {type: NAME, …}."),
+    Argument(
+        "workflow",
+        "workflow",
+        "The agent: pkg.module:Name, path/to/file.py:Name or cmd:COMMAND; in a job also {type: NAME, …}.",
+    ),
     Argument("tasks", "task.reader", "Tasks, one JSON object per line (.jsonl, .jsonl.gz)."),
     Argument("validation", "task.validation", "Validation tasks, in the same format."),
     Argument("judge", "judge", "A judge by name, or a function pkg.module:name."),
