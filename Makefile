@@ -146,7 +146,7 @@ OF_HARBOR := local harbor
 # The image is built before the tests, whose time is limited.
 test-harbor: .venv-harbor/.installed ## Harbor's agents in sandboxes of Podman, in an environment of their own; skipped where there is no Podman
 	.venv-harbor/bin/python -m tests.plugins.harbor.image || true
-	OMP_NUM_THREADS=1 timeout -k 20 3600 .venv-harbor/bin/python -m pytest tests/plugins/harbor $(ARGS)
+	OMP_NUM_THREADS=1 timeout -k 20 7200 .venv-harbor/bin/python -m pytest tests/plugins/harbor $(ARGS)
 
 test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## other SDK releases, and 15 more agent frameworks (ARGS="openai-2")
 	.venv/bin/python tests/matrix.py $(ARGS)
