@@ -48,7 +48,7 @@ from ajet.learning.sft import sft_batch as sft_batch
 from ajet.learning.task_selector import further_tasks as further_tasks
 
 # Rollouts: episodes, their journal, what was trained, checkpoints
-from ajet.rollout.batch_record import Account as Account, packed as packed
+from ajet.rollout.batch_record import packed as packed
 from ajet.rollout.checkpoints import (
     CHECKPOINTS as CHECKPOINTS, CHECKPOINT_STATE as CHECKPOINT_STATE, FILES as FILES, checkpoints as checkpoints,
     fault as fault, newest as newest, restore as restore, step_of as step_of, validation_reward as validation_reward,

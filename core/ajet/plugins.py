@@ -161,7 +161,8 @@ def _explain(fault: ErrorDetails, cls: type[Any], where: str, others: Mapping[st
     if fault["type"] == "extra_forbidden":
         word, known = str(fault["loc"][-1]), _fields(cls, fault["loc"][:-1])[1]
         other = others.get(nearest_name(word, others), "")
-        hint = nearest(word, known) or (f"; did you mean {other!r}" if other else "")
+        near = "" if word in others else nearest(word, known)  # the very word, elsewhere, is nearer
+        hint = near or (f"; did you mean {other!r}" if other else "")
         return path, f"unknown key{hint}. Known: {', '.join(known)}."
     if fault["type"] == "missing":
         return path, "is required."

@@ -193,6 +193,7 @@ def test_explain_knows_every_key_and_the_nearest_of_an_unknown_one() -> None:
         "run.tags",
         "run.seed",
         "run.deterministic",
+        "run.record_batches",
         "run.restarts",
         "run.loggers",
         "run.services",

@@ -152,16 +152,16 @@ def plugin_keys(layers: Layers | None) -> Iterator[KeyHelp]:
 
 
 def _merged(fields: list[tuple[str, KeyHelp]]) -> Iterator[KeyHelp]:
-    """One entry for each key; plugins that describe it alike share the entry."""
+    """One entry for each key, type and default; plugins that describe it alike share a description."""
     from dataclasses import replace
 
-    by_key: dict[str, dict[str, list[str]]] = {}
+    entries: dict[tuple[str, str, str], tuple[KeyHelp, dict[str, list[str]]]] = {}
     for name, key in fields:
-        by_key.setdefault(key.key, {}).setdefault(key.help, []).append(name)
-    first = {key.key: key for _, key in reversed(fields)}
-    for key_name, helps in by_key.items():
-        said = "; ".join(f"{text} ({', '.join(names)})" for text, names in helps.items())
-        yield replace(first[key_name], help=said)
+        entry = entries.setdefault((key.key, key.type, str(key.default)), (key, {}))
+        entry[1].setdefault(key.help, []).append(name)
+    order = list(dict.fromkeys(key.key for key, _ in entries.values()))
+    for key, helps in sorted(entries.values(), key=lambda entry: order.index(entry[0].key)):
+        yield replace(key, help="; ".join(f"{text} ({', '.join(names)})" for text, names in helps.items()))
 
 
 def _value(key: KeyHelp, layers: Layers | None) -> tuple[str, ...]:

@@ -298,14 +298,14 @@ class KeyHelp:
 
 
 def explain(key: str, further: Iterable[KeyHelp] = ()) -> list[KeyHelp]:
-    """A key, or all keys of a section; ``further`` are those of plugins. Raises ConfigError with the nearest key."""
-    known = {k.key: k for k in [*all_keys(), *further]}
-    if key in known:
-        return [known[key]]
-    section = [k for name, k in known.items() if name.startswith(f"{key}.")] if key else list(known.values())
-    if not section:
-        raise ConfigError(key, f"unknown key{nearest(key, known)}. `ajet config explain` lists all keys.")
-    return section
+    """A key, with an entry for each plugin that declares it otherwise, or all keys of a section; ``further`` are those of plugins.
+    Raises ConfigError with the nearest key."""
+    known = [*all_keys(), *further]
+    found = [k for k in known if k.key == key] or [k for k in known if not key or k.key.startswith(f"{key}.")]
+    if not found:
+        hint = nearest(key, {k.key: None for k in known})
+        raise ConfigError(key, f"unknown key{hint}. `ajet config explain` lists all keys.")
+    return found
 
 
 def all_keys(model: type[BaseModel] = JobConfig, prefix: str = "") -> Iterator[KeyHelp]:
