@@ -27,6 +27,7 @@ NAMES = (
     "learn_to_ask",
     "shapes",
     "math_code",
+    "coding",
     "search",
     "werewolves",
 )
