@@ -73,6 +73,27 @@ def test_a_program_of_node_runs_in_a_sandbox(run: Run, tmp_path: Path) -> None:
     assert response(run("", command=["node", str(program), "{query}"], read=[program])) == "ok"
 
 
+@pytest.mark.parametrize(
+    "first", ["#!{python}", "#!/usr/bin/env agent-python", "#!/usr/bin/env -S agent-python -B"]
+)
+def test_the_interpreter_of_a_script_is_in_the_sandbox(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """As of a virtual environment, whose Python is a link to one that is elsewhere."""
+    elsewhere, environment = tmp_path / "elsewhere" / "bin", tmp_path / "environment" / "bin"
+    for folder in (elsewhere, environment):
+        folder.mkdir(parents=True)
+    python = Path(os.path.realpath(sys.executable))
+    (elsewhere / "python").write_text(f'#!/bin/sh\nexec {python} "$@"\n')
+    (elsewhere / "python").chmod(0o755)
+    (environment / "agent-python").symlink_to(elsewhere / "python")
+    program = environment / "agent"
+    program.write_text(f"{first.format(python=environment / 'agent-python')}\n{ASK}\nprint(ask('x'))")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(environment), prepend=os.pathsep)
+    assert response(run("", command=[str(program)], read=[])) == "ok"
+
+
 def test_the_reference_answer_cannot_be_read_in_a_sandbox(run: Run, tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"query": "q", "answer": "the-answer-42"}')
     code = (

@@ -224,6 +224,11 @@ def test_an_exit_code_is_judged_if_the_job_says_so(run: Run) -> None:
     assert episode.output.metadata["failed"] == "exit 1" and "too long" in episode.output.metadata["error"]
 
 
+def test_a_program_that_fails_before_its_first_call_is_not_judged_but_says_why(run: Run) -> None:
+    episode = run("print('no such option'); sys.exit(2)", failed="judge")
+    assert episode.failure == "workflow:exit 2" and "no such option" in episode.error
+
+
 def test_a_failure_of_the_engine_is_never_judged(bench: Any, tokenizer: Any, tmp_path: Path) -> None:
     def broken(request: Any, prompt: str) -> str:
         raise RuntimeError("out of memory")

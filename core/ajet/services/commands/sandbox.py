@@ -33,6 +33,7 @@ _INSTALLED = ("bin", "lib", "lib64", "libexec", "pyvenv.cfg")
 """What is visible of the folder in which a program is installed."""
 _TMP = 1 << 30
 """Bytes of the sandbox's /tmp, which is in memory."""
+_LONGEST_FIRST_LINE = 4096
 _MOST_CONNECTIONS = 256
 """Of one sandbox to the gateway, at once."""
 _LISTEN = """
@@ -120,12 +121,28 @@ def inside(endpoint: EpisodeEndpoint) -> EpisodeEndpoint:
 
 def installation(program: str) -> list[Path]:
     """Where a program and its libraries are: the folders of the place in which it, or what its link leads to, is installed, and
-    nothing else of that place, which may be a home. A program that is in no ``bin`` is a file of its own."""
+    nothing else of that place, which may be a home; for a script, also those of its interpreter. A program that is in no ``bin``
+    is a file of its own."""
     found: list[Path] = []
-    for path in map(Path, dict.fromkeys([program, os.path.realpath(program)])):
+    programs = [each for each in (program, _interpreter(program)) if each]
+    for path in map(Path, dict.fromkeys([*programs, *map(os.path.realpath, programs)])):
         within = path.parent.name == "bin"
         found += [path.parent.parent / name for name in _INSTALLED] if within else [path]
     return [path for path in found if path.exists()]
+
+
+def _interpreter(program: str) -> str | None:
+    """The program that runs a script, as its first line says, such as the Python of a virtual environment, which may be a link out
+    of it."""
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(_LONGEST_FIRST_LINE).decode(errors="replace")
+    except OSError:
+        return None
+    named = first.removeprefix("#!").split() if first.startswith("#!") else []
+    if named and os.path.basename(named[0]) == "env":
+        return next((shutil.which(word) for word in named[1:] if not word.startswith("-")), None)
+    return named[0] if named else None
 
 
 def _system() -> list[str]:

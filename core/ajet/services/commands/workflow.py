@@ -228,8 +228,10 @@ class _Episode:
         try:
             output = self._answer(ended)
         except WorkflowFailed as failure:
-            # The agent is not to blame for an engine that fails.
-            if self.plugin.failed == "drop" or (session is not None and session.engine_error):
+            # The agent is not to blame for an engine that fails, nor for a program that fails before the model is asked.
+            if self.plugin.failed == "drop" or (
+                session is not None and (session.engine_error or not session.record.answered)
+            ):
                 raise
             about = {"failed": failure.cause, "error": str(failure)}
             output = WorkflowOutput(response="", metadata=about)
