@@ -197,6 +197,8 @@ async def _relay(channel: socket.socket, host: str, port: int) -> None:
         connections.add(task)
         try:
             await _joined(reader, writer, host, port)
+        except asyncio.CancelledError:
+            pass  # asyncio of Python 3.11 would print it as an error
         finally:
             connections.discard(task)
 
