@@ -41,7 +41,7 @@ class Program:
     """Answers of its side calls, by a text of their prompts."""
     side_calls: int = 0
     """How many it makes in an episode of the recipe."""
-    trains: Mapping[str, str] | None = None
+    trains: Mapping[str, object] | None = None
     """Variables with which two steps are trained, too: they limit the answers of a model that does not know when to end."""
 
     def answers(self, commands: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ PROGRAMS = {
         "Bash",
         more={"description": "Runs it"},
         side={"Write the title in the language": '{"title": "A file"}'},
-        trains={"CLAUDE_CODE_MAX_OUTPUT_TOKENS": "16"},
+        trains={"CLAUDE_CODE_MAX_OUTPUT_TOKENS": 16},
     ),
     "codex": Program("Responses", "exec_command", "cmd", trains={}),
     "gemini-cli": Program(

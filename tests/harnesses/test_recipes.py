@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +50,8 @@ def written(folder: Path, name: str, content: str) -> Path:
 def leak(tasks: Path) -> str:
     """A command that looks for the reference answer where it would be, and writes it into the file that is judged."""
     places = [tasks, tasks.parent / "runs" / "*", RECIPES / "*.yaml"]
-    found = " ".join(shlex.quote(str(place)).replace("'", "") for place in places)
-    return (
-        f"(env; cat {found} /proc/*/environ) 2>/dev/null | grep -rao 'secret-[0-9]*' | head -1 > answer.txt"
-    )
+    found = " ".join(map(str, places))
+    return f"(env; cat {found} /proc/*/environ) 2>/dev/null | grep -ao 'secret-[0-9]*' | head -1 > answer.txt"
 
 
 def checked(name: str, folder: Path, **more: Any) -> Any:
@@ -115,7 +112,7 @@ def test_without_a_sandbox_the_same_command_finds_the_reference_answer(program: 
 def test_in_its_default_settings_claude_code_is_answered_and_its_title_is_not_trained(
     program: str, tmp_path: Path
 ) -> None:
-    report = checked(program, tmp_path, **{"workflow.environment": {"IS_SANDBOX": "1"}})
+    report = checked(program, tmp_path, **{"workflow.environment": {"IS_SANDBOX": 1}})
     assert rewards(report)["Write"] == 1.0
     assert not report.refused and report.merging.most_timelines == 1
     assert [call for calls in report.side_calls.values() for call in calls]
@@ -144,6 +141,6 @@ def test_two_steps_are_trained_and_pass_the_audit(
         },
         progress=False,
     )
-    assert run_program(["audit", str(done.path)]) == 0
+    assert run_program(["audit", str(done.dir)]) == 0
     row["trained"] = f"{sum(step['tokens_trained'] for step in done.metrics):.0f} tokens"
     assert len(done.metrics) == 2 and sum(step["tokens_trained"] for step in done.metrics) > 0

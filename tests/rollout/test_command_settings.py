@@ -54,7 +54,7 @@ def test_placeholders_stand_for_the_episode_s_values(run: Run) -> None:
     episode = run(
         "told = [sys.argv[1:], os.environ['MINE'], os.getcwd(), os.environ['HOME']]\n"
         "assert sys.argv[3] == os.environ['OPENAI_BASE_URL'] and sys.argv[4] == os.environ['OPENAI_API_KEY']\n"
-        "assert '/k/' in sys.argv[5]\n" + TELL,
+        "assert '/k/' in sys.argv[5] and os.environ['SWITCH'] == '1'\n" + TELL,
         "-p={query}",
         "{metadata.repo} {metadata.n}",
         "{base_url}",
@@ -62,7 +62,7 @@ def test_placeholders_stand_for_the_episode_s_values(run: Run) -> None:
         "{keyed_url}",
         "{print} ${HOME} {}",
         task=Task("t", "what is {id}?", metadata={"repo": "r", "n": [1, 2]}),
-        environment={"MINE": "{workspace}:{home}"},
+        environment={"MINE": "{workspace}:{home}", "SWITCH": 1},
     )
     words, mine, folder, home = response(episode)
     assert words[:2] == ["-p=what is {id}?", "r [1, 2]"] and words[5] == "{print} ${HOME} {}"

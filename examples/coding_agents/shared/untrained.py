@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from pydoc_data.topics import topics
+from typing import Any
 
 from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
@@ -23,6 +24,12 @@ class Untrained(TinyRecipe):
     def corpus(self, rng: random.Random) -> Iterator[Transcript]:
         """Python's manual, from which the tokenizer is trained."""
         return (Transcript([{"role": "user", "content": text}]) for _, text in sorted(topics.items()))
+
+    def tokenizer(self, seed: int) -> tuple[Any, str]:
+        """See `Recipe.tokenizer`."""
+        tokenizer, architecture = super().tokenizer(seed)
+        tokenizer.model_max_length = self.context_length
+        return tokenizer, architecture
 
     def phases(self) -> Sequence[Phase]:
         """None: the weights stay random."""

@@ -123,6 +123,14 @@ class CommandWorkflow(WorkflowPlugin):
             raise ValueError("name a program, as in cmd:python agent.py")
         return command
 
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _numbers_as_text(cls, given: Any) -> Any:
+        def text(value: Any) -> Any:
+            return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+        return {name: text(value) for name, value in given.items()} if isinstance(given, dict) else given
+
     @field_validator("command", "environment")
     @classmethod
     def _no_misspelt_placeholder(cls, value: Any) -> Any:
