@@ -12,12 +12,12 @@ from ajet.utils.terminal import table
 if not os.environ.get("AJET_HARNESSES"):
     collect_ignore = ["test_recipes.py"]
 
-ROWS = pytest.StashKey[list[tuple[str, ...]]]()
+ROWS = pytest.StashKey[dict[object, dict[str, object]]]()
 HEAD = ("program", "version", "API", "calls", "timelines", "side", "refused", "reward", "s", "MiB", "trained")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[ROWS] = []
+    config.stash[ROWS] = {}
 
 
 @pytest.fixture
@@ -26,9 +26,10 @@ def row(request: pytest.FixtureRequest) -> Iterator[dict[str, object]]:
     found: dict[str, object] = {}
     yield found
     if found:
-        request.config.stash[ROWS].append(tuple(str(found.get(name, "-")) for name in HEAD))
+        request.config.stash[ROWS].setdefault(found["program"], {}).update(found)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if rows := config.stash[ROWS]:
-        terminalreporter.write_line(table([HEAD, *rows]))
+        lines = [tuple(str(found.get(name, "-")) for name in HEAD) for found in rows.values()]
+        terminalreporter.write_line(table([HEAD, *lines]))

@@ -15,6 +15,8 @@ from typing import Any
 from tests.matrix import ROOT, install
 
 RECIPES = ROOT / "examples" / "coding_agents"
+LONGEST = 1800.0
+"""Seconds that an installation by npm may take."""
 CACHE = ROOT / ".cache" / "harnesses"
 _HEAD = re.compile(
     r"# (?P<title>.+?) (?P<version>[\d.]+)(?:, Python (?P<python>[\d.]+))?: (?P<tool>pip|npm) install (?P<what>.+)"
@@ -123,7 +125,9 @@ def installed(name: str) -> Path:
     if wanted.tool == "npm":
         quiet = ["--no-audit", "--no-fund", "--loglevel=error"]
         command = ["npm", "install", "-g", "--prefix", str(folder), *quiet, *wanted.what]
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        subprocess.run(
+            command, check=True, timeout=LONGEST, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
     else:
         if wanted.python:
             subprocess.run([python(wanted.python), "-m", "venv", "--without-pip", str(folder)], check=True)
