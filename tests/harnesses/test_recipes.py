@@ -109,13 +109,10 @@ def test_without_a_sandbox_the_same_command_finds_the_reference_answer(program: 
 
 
 @pytest.mark.parametrize("program", ["claude-code"], indirect=True)
-def test_in_its_default_settings_claude_code_is_answered_and_its_title_is_not_trained(
-    program: str, tmp_path: Path
-) -> None:
+def test_claude_code_is_answered_in_its_default_settings(program: str, tmp_path: Path) -> None:
     report = checked(program, tmp_path, **{"workflow.environment": {"IS_SANDBOX": 1}})
     assert rewards(report)["Write"] == 1.0
     assert not report.refused and report.merging.most_timelines == 1
-    assert [call for calls in report.side_calls.values() for call in calls]
 
 
 @pytest.mark.parametrize(
