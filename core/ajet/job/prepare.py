@@ -237,10 +237,17 @@ class _Builder:
 
     def _workflow(self, config: JobConfig) -> LoadedWorkflow:
         spec, hook = config.workflow or "", self.plugins.manager.hook
+        workdir = config.rollout.workdir
+        if workdir is not None and not workdir.is_dir():
+            raise ConfigError("rollout.workdir", f"{workdir} is not a directory.")
         if not isinstance(spec, str):
+            if workdir is not None:
+                raise ConfigError(
+                    "rollout.workdir", "is for cmd: workflows; this one takes workflow.workdir."
+                )
             return make_workflow(self.plugin(WorkflowPlugin, spec, "workflow"), str(spec.get("type")))
         if is_command(spec):
-            folder = config.rollout.workdir or self.layers.base_of("workflow")
+            folder = workdir or self.layers.base_of("workflow")
             return make_workflow(self.plugin(WorkflowPlugin, by_command(spec, folder), "workflow"), spec)
         if is_object(spec):
             given = given_object(self.layers, "workflow", spec)

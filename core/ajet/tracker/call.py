@@ -106,14 +106,14 @@ class Call(Exchange):
     temperature: float
     trained: bool
     """Greedy calls and frozen targets are recorded, but not trained."""
-    side: bool = False
-    """Whether it is a side call: see `ajet.tracker.side_calls`, and targets with ``train: false``. Batches leave it out."""
     parent: int | None = None
     """The call whose conversation this prompt continued by stored ids."""
     cause: str = ""
     """Why a recognised conversation could not be continued by its stored ids."""
     made: Prompt | None = None
     """How the prompt was made; None for a call read from a journal."""
+    side: bool = False
+    """Whether it is a side call: see `ajet.tracker.side_calls`, and targets with ``train: false``. Batches leave it out."""
 
 
 @dataclass(frozen=True, slots=True)
