@@ -407,7 +407,7 @@ def test_counted_tokens_are_those_of_the_call(bench, tokenizer, path, counting, 
     with bench(ScriptedEngine(tokenizer, lambda r, p: "ok")).session() as session:
         without = {key: value for key, value in body.items() if key != "max_tokens"}
         counted = post(counting, without)
-        assert not session.record.asked, "a count is no call"
+        assert not session.record.asked, "counting tokens records no call"
         assert (
             counted["input_tokens"]
             == post(path, body)["usage"][used]

@@ -16,7 +16,7 @@ from ajet.audit.prompts import Prompts
 from ajet.types import AjetError
 
 SIDE_CALLS = "side_calls"
-"""The rule of calls that are no part of the agent's work."""
+"""The rule that excludes the calls which a program makes beside its agent's work."""
 CLOSE, NEARLY_ZERO = 2e-5, 1e-7
 """How far, relative and absolute, advantages and weights, float32, may be from those computed here in double precision."""
 

@@ -137,7 +137,7 @@ class Copy:
 
 def fetch(url: str, into: Path, options: dict[str, Any]) -> Path:
     """Copy the folder ``url`` of a store, such as a run's, to a new folder of the same name in ``into``; returns it. Raises AjetError
-    if there is no such folder, or if it would replace something."""
+    if the store has no such folder, or this machine already has one of that name."""
     try:
         needs("fsspec", "store")
     except ValueError as error:
@@ -156,7 +156,12 @@ def fetch(url: str, into: Path, options: dict[str, Any]) -> Path:
     if not found:
         raise AjetError(f"{url}: the store has no such folder, or nothing is in it.")
     for name in found:
-        path = partial_folder / PurePosixPath(name).relative_to(folder)
+        inside = PurePosixPath(name).relative_to(folder)
+        if ".." in inside.parts:
+            raise AjetError(
+                f"{url}: the store has a file {name!r}, which leads out of the folder; nothing is fetched."
+            )
+        path = partial_folder / inside
         path.parent.mkdir(parents=True, exist_ok=True)
         store.get_file(name, str(path))
     partial_folder.rename(final)

@@ -34,7 +34,7 @@ class NoModel:
     """A tuner for an agent that calls none."""
 
     def as_base_url(self) -> EpisodeEndpoint:
-        """An address where nobody listens."""
+        """An address at which no server listens."""
         return EpisodeEndpoint("http://127.0.0.1:9/v1", "key")
 
 

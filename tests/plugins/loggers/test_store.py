@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from ajet.rollout.checkpoints import changed, checkpoints, fault
-from ajet_loggers.store import Copy
+from ajet.types import AjetError
+from ajet_loggers.store import Copy, fetch
 from tests.core.test_hooks import Training, training  # noqa: F401
 from tests.patience import PATIENCE
 from tests.ports import free_port
@@ -161,3 +162,14 @@ def test_a_run_goes_on_from_an_s3_bucket(run: Run, s3: str) -> None:
     assert outcome.returncode == 0, outcome.stderr
     assert files(first.run_dir) == {name: data for name, data in before.items() if name not in LOCAL}
     assert run(logger, steps=5, resume=first.run_dir).steps == 5
+
+
+def test_a_name_in_the_store_cannot_lead_out_of_the_fetched_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec
+
+    monkeypatch.setattr(fsspec.filesystem("memory"), "find", lambda folder: [f"{folder}/../../hostile"])
+    with pytest.raises(AjetError, match="leads out of the folder"):
+        fetch("memory://runs/a", tmp_path / "runs", {})
+    assert not list(tmp_path.rglob("hostile"))
