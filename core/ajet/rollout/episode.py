@@ -37,6 +37,17 @@ log = logging.getLogger("ajet")
 
 
 @dataclass(frozen=True, slots=True)
+class Fork:
+    """Where an episode leaves another one: its first calls are answered from the record of its parent."""
+
+    parent: str
+    """The id of the episode that is run again; it may be a fork itself."""
+    calls: int
+    """How many of the parent's first calls are answered from its record, in the order of their numbers: at least one, and
+    not all."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """An episode to run: ``member`` of the group of ``task``."""
 
@@ -45,6 +56,8 @@ class Plan:
     task: Task
     member: int
     group: int
+    fork: Fork | None = None
+    """None if the model answers all its calls."""
 
 
 @dataclass(slots=True)

@@ -49,6 +49,7 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         "step": step,
         "task": episode.plan.task.id,
         "member": episode.plan.member,
+        **({"fork": asdict(episode.plan.fork)} if episode.plan.fork else {}),
         "attempt": episode.attempt,
         "failure": episode.failure,
         "error": episode.error,
@@ -220,6 +221,7 @@ def _tokens_to_json(call: Call) -> dict[str, Any]:
         "temperature": call.temperature,
         "trained": call.trained,
         **({"side": True} if call.side else {}),
+        **({"replayed": True} if call.replayed else {}),
         "parent": call.parent,
         "cause": call.cause,
     }
@@ -240,7 +242,7 @@ def _call_from_json(data: Mapping[str, Any], record: EpisodeRecord, answer: Mess
         tokens["finish_reason"],
     )
     same = {name: tokens[name] for name in ("temperature", "trained", "parent", "cause")}
-    same["side"] = tokens.get("side", False)
+    same |= {name: tokens.get(name, False) for name in ("side", "replayed")}
     return Call(**kept, **same, prompt=prompt, end=end, generation=generation)
 
 

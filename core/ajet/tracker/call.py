@@ -114,6 +114,8 @@ class Call(Exchange):
     """How the prompt was made; None for a call read from a journal."""
     side: bool = False
     """Whether it is a side call: see `ajet.tracker.side_calls`, and targets with ``train: false``. Batches leave it out."""
+    replayed: bool = False
+    """Whether a fork got the answer from its parent's record. It is context only, so it is not ``trained``: its parent is."""
 
 
 @dataclass(frozen=True, slots=True)
