@@ -83,7 +83,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowOutput:
-    """What a workflow returns. A ``reward`` given here makes the judge optional; ``rewards`` are as in
+    """What a workflow returns. A ``reward`` given here makes the judge optional; ``rewards`` and ``call_rewards`` are as in
     `JudgeOutput`. ``files`` are those that the agent left, by relative path: absolute paths of copies, which exist until the
     episode is judged."""
 
@@ -93,6 +93,7 @@ class WorkflowOutput:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     rewards: Mapping[str, float] = field(default_factory=dict)
+    call_rewards: Sequence[float] | Mapping[int, float] = ()
     files: Mapping[str, Path] = field(default_factory=dict)
 
 
@@ -108,6 +109,9 @@ class JudgeOutput:
     rewards: Mapping[str, float] = field(default_factory=dict)
     feedback: str = ""
     """What was good or wrong, in words: `ajet tune-prompt` learns from it."""
+    call_rewards: Sequence[float] | Mapping[int, float] = ()
+    """Rewards of single calls, besides that of the episode: one for each of `EpisodeView.messages`, or some of them by their places
+    there, from 0. docs/credit.md says what a call learns from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +254,16 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Hint:
+    """What a model that teaches itself reads before the tokens of a sample: the prompt with feedback on the episode in it."""
+
+    token_ids: Int32
+    """``int32[H]``."""
+    replaces: int
+    """The number of tokens at the beginning of the sample in whose place they are; no trained one is among those."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """A timeline with its credit. All arrays have the length of ``token_ids``.
 
@@ -280,6 +294,8 @@ class Sample:
     """Samples with the same number are one pair, whose loss compares them: a trainer computes them together."""
     images: tuple[Image, ...] = ()
     """The images whose placeholders, ids below 0, are among ``token_ids``, each once."""
+    hint: Hint | None = None
+    """What the teacher reads, if the loss needs one; None: it teaches nothing here, and the tokens have no advantage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +320,7 @@ class SampleTree:
 class LossTokens:
     """What a loss sees: the trained tokens of whole calls. Arrays [N] of torch or numpy, one entry a token.
 
-    Gradients flow through ``new``, ``entropy`` and ``values`` only. What ``Batch.needs`` does not name is None.
+    Gradients flow through ``new``, ``entropy``, ``values`` and ``student`` only. What ``Batch.needs`` does not name is None.
     """
 
     new: Any
@@ -331,6 +347,11 @@ class LossTokens:
     """float32: the same before the update's first step, `Sample.values`. Needs "values"."""
     returns: Any = None
     """float32: what the values should be, `Sample.returns`. Needs "values"."""
+    student: Any = None
+    """float32[N, K + 1]: logprobs, in the state in which the token was drawn, of the K tokens that are likeliest there under the
+    current weights, and of all others together (float32[N, V] of a vocabulary of V ≤ K tokens). Needs "teacher"."""
+    teacher: Any = None
+    """The same of the teacher, who reads `Sample.hint`."""
 
 
 class Loss(Protocol):
@@ -343,7 +364,7 @@ Measures = Callable[[Any, LossTokens], Mapping[str, Any]]
 """Further numbers of each token, [N] by name, from the same arguments as a `Loss`: weighted and summed like it, they are
 metrics."""
 
-Need = Literal["before", "reference", "entropy", "pairs", "values"]
+Need = Literal["before", "reference", "entropy", "pairs", "values", "teacher"]
 """The arrays of `LossTokens` that cost something: a trainer fills those that the batch asks for."""
 
 
@@ -364,6 +385,8 @@ class Batch:
     measures: Measures | None = None
     estimate: Callable[[Sequence[Sample]], tuple[Sequence[Sample], Metrics]] | None = None
     """With "values" in ``needs``: the samples, which have values, with advantages and returns; and metrics."""
+    teacher_share: float = 0.0
+    """With "teacher" in ``needs``: the share of the current weights in the teacher's logprobs. The rest is the reference's."""
 
     def has_credit(self, sample: Sample) -> bool:
         """Whether a trained token of the sample can have a gradient: any, or if `zero_costs_nothing`, one whose

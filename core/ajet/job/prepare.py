@@ -389,7 +389,7 @@ def _check_reference(config: JobConfig, algorithm: Algorithm) -> None:
                 "train.reference",
                 f"the algorithm {algorithm.name!r} needs a teacher; name a model of the same tokenizer.",
             )
-    elif not config.train.kl and "reference" not in algorithm.needs:
+    elif not config.train.kl and not algorithm.needs & {"reference", "teacher"}:
         raise ConfigError(
             "train.reference", f"the algorithm {algorithm.name!r} does not use it; remove it or set train.kl."
         )
@@ -401,6 +401,7 @@ _MEANING: Mapping[Need, str] = {
     "entropy": "the entropy of each token",
     "pairs": "both episodes of a pair in one pass of the model",
     "values": "a critic",
+    "teacher": "the model itself as a teacher that reads feedback",
 }
 """What an algorithm needs, in words."""
 

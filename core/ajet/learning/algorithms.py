@@ -6,11 +6,12 @@ A ratio is the current probability of a token divided by the one that it was sam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from ajet.interfaces.algorithm import ActorCritic, Algorithm, constant, mean_over_calls, sum_over_calls
 from ajet.types import Float64, LossTokens, Need
@@ -44,6 +45,7 @@ class GRPO(Algorithm):
     """
 
     name = "grpo"
+    relative: ClassVar[bool] = True
     clip_low: float = Field(0.2, gt=0, lt=1, description="The ratio is clipped below at 1 - clip_low.")
     clip_high: float = Field(0.2, gt=0, description="The ratio is clipped above at 1 + clip_high.")
 
@@ -108,6 +110,7 @@ class RLOO(Algorithm):
     """
 
     name = "rloo"
+    relative: ClassVar[bool] = True
 
     def advantages(self, rewards: Float64) -> Float64:
         """r - mean of the others = (r - mean) · E / (E - 1); exactly 0 if all rewards are equal."""
@@ -132,6 +135,7 @@ class ReinforcePlusPlus(Algorithm):
     """
 
     name = "reinforce++"
+    relative: ClassVar[bool] = True
     kl: ClassVar[Literal["k2", "k3"]] = "k2"
     clip_low: float = Field(0.2, gt=0, lt=1, description="The ratio is clipped below at 1 - clip_low.")
     clip_high: float = Field(0.2, gt=0, description="The ratio is clipped above at 1 + clip_high.")
@@ -383,3 +387,71 @@ class PPO(ActorCritic):
             tokens.values - tokens.old_values, -self.value_clip, self.value_clip
         )
         return xp.maximum((tokens.values - tokens.returns) ** 2, (near - tokens.returns) ** 2) / 2
+
+
+class SDPO(Algorithm):
+    """Self-distillation from feedback: the model that has read what the judge says of an episode teaches the model that has not.
+
+    Hübotter et al., "Reinforcement Learning via Self-Distillation", arXiv:2601.20802: the loss is eq. 1, over the likeliest
+    tokens as in app. A.3, or its symmetric form (sec. 2.3); the teacher is that of eq. 10, the mean over tokens that of eq. 13.
+    Rewards are measured, but not learned from, except that ``solution`` chooses by them.
+    """
+
+    name = "sdpo"
+    needs: ClassVar[frozenset[Need]] = frozenset({"teacher"})
+    divergence: Literal["js", "kl"] = Field(
+        "js", description="js: the Jensen-Shannon divergence, which is symmetric; kl: KL(student || teacher)."
+    )
+    teacher_share: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Share of the current weights in the teacher's logprobs; the rest is that of the reference: the initial weights "
+        "or train.reference. 0 freezes the teacher.",
+    )
+    template: str = Field(
+        "\n\nAn earlier attempt at this was reviewed. The review says:\n\n{feedback}\n\nTake it into account.",
+        description="What the teacher reads after the user's message, with {feedback} in it.",
+    )
+    solution: float | None = Field(
+        None,
+        description="An episode without feedback gets the answer of the best other episode of its group as feedback, if the "
+        "reward of that is at least this; default: such episodes teach nothing.",
+    )
+    solution_template: str = Field(
+        "This answer was right:\n\n{answer}",
+        description="The feedback that such an answer is, with {answer} in it.",
+    )
+
+    @field_validator("template", "solution_template")
+    @classmethod
+    def _has_its_place(cls, text: str, field: ValidationInfo) -> str:
+        place = "{feedback}" if field.field_name == "template" else "{answer}"
+        if place not in text:
+            raise ValueError(f"expected a text with {place} in it")
+        return text
+
+    def advantages(self, rewards: Float64) -> Float64:
+        """1 for every episode; the tokens of those without feedback get 0."""
+        return rewards * 0.0 + 1.0
+
+    def weights(self, tokens: Float64) -> Float64:
+        """1 / Σ T, over the episodes that have feedback."""
+        return token_mean(tokens)
+
+    def loss(self, xp: Any, tokens: LossTokens) -> Any:
+        """A · the divergence between the next-token distributions of student and teacher, at each sampled token."""
+        student, teacher = tokens.student, tokens.teacher
+        if self.divergence == "kl":
+            return tokens.advantages * divergence(xp, student, teacher)
+        middle = xp.logaddexp(student, teacher) - math.log(2)
+        return tokens.advantages * (divergence(xp, student, middle) + divergence(xp, teacher, middle)) / 2
+
+    def measures(self, xp: Any, tokens: LossTokens) -> Mapping[str, Any]:
+        """KL(student || teacher)."""
+        return {"teacher_kl": tokens.advantages * divergence(xp, tokens.student, tokens.teacher)}
+
+
+def divergence(xp: Any, one: Any, other: Any) -> Any:
+    """[N]: KL(one || other) of distributions that are given by their logprobs, [N, K]."""
+    return (xp.exp(one) * (one - other)).sum(-1)

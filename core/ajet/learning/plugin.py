@@ -29,6 +29,7 @@ def ajet_plugins() -> Iterable[type[Plugin]]:
         a.Distillation,
         a.DPO,
         a.PPO,
+        a.SDPO,
         f.DiscardedAttempts,
         f.OverLong,
         f.Repetition,

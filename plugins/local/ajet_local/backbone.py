@@ -336,7 +336,9 @@ class Local(OnDevice, Backbone):
 
         source = self.source(model, seed, progress)
         names = adapters.keys() if trained is None else adapters.keys() & set(trained)
-        keeps_first = train.reference is None and (train.kl > 0 or "reference" in needs)
+        keeps_first = train.reference is None and (
+            train.kl > 0 or not {"reference", "teacher"}.isdisjoint(needs)
+        )
         demand = self._within_memory(
             source,
             train,

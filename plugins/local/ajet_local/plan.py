@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,31 @@ class MicroBatch:
         if self.tree is None:
             return trained_tokens(model, self.samples, needs, head)
         return tree_tokens(model, self.tree, needs, head)
+
+    def hinted(self) -> MicroBatch:
+        """The same samples, each with its hint in the place of its first tokens; the trained tokens are the same."""
+        samples = [_hinted(sample) for sample in self.samples]
+        return MicroBatch(samples, self.tree and ComputedTree(pack(samples)))
+
+
+def _hinted(sample: Sample) -> Sample:
+    hint = sample.hint
+    if hint is None:
+        return sample
+    longer = len(hint.token_ids) - hint.replaces
+    arrays = {
+        name: np.concatenate([np.zeros(len(hint.token_ids), array.dtype), array[hint.replaces :]])
+        for name in ("mask", "logprobs", "advantages", "weights")
+        for array in [getattr(sample, name)]
+    }
+    return replace(
+        sample,
+        token_ids=np.concatenate([hint.token_ids, sample.token_ids[hint.replaces :]]),
+        spans=tuple(replace(s, start=s.start + longer, end=s.end + longer) for s in sample.spans),
+        reference=None,
+        before=None,
+        **arrays,
+    )
 
 
 def plan(model: Any, samples: Sequence[Sample], max_tokens: int) -> list[MicroBatch]:

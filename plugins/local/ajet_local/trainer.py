@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ from ajet_local.modeling import (
     first_line,
 )
 from ajet_local.optimizers import OptimizerName, make_optimizer
-from ajet_local.plan import plan, score, values
+from ajet_local.plan import MicroBatch, plan, score, values
 from ajet_local.shared import SharedSampler
 from ajet_local.sight import vision_of_model
 from ajet_local.tokens import TrainedTokens
@@ -39,6 +40,7 @@ from ajet_lora.adapters import Adapters
 from ajet_lora.folders import FOLDER
 
 log = logging.getLogger("ajet")
+Found = TypeVar("Found")
 
 STATE_FILE = "trainer.pt"
 """The file of a checkpoint with the optimizers' and critics' states and the weight version."""
@@ -93,7 +95,7 @@ class LocalTrainer:
     computed as trees, each shared token once, if the model supports that and it costs less (`ajet_local.plan`), else as
     padded rows. ``micro_batch_tokens`` bounds the tokens of one forward pass; ``gradient_checkpointing`` stores only each
     layer's input and recomputes the rest. Both affect memory, not results. ``reference`` is a frozen model on the same
-    device, which fills `Sample.reference` for losses that need it.
+    device, which fills `Sample.reference` for losses that need it, and is a part of the teacher of those that need one.
 
     With ``adapters``, those of ``model``, the model's own weights are frozen. Each adapter in ``trained`` (default:
     all) learns from the samples that name it, as if it were alone: it has its own gradient norm and optimizer state,
@@ -223,7 +225,8 @@ class LocalTrainer:
         live = [i for i, s in enumerate(samples) if batch.has_credit(s)]
         missing = [i for i in live if samples[i].reference is None]
         if "reference" in batch.needs and missing:
-            found = self._reference_logprobs([samples[i] for i in missing])
+            unknown = [samples[i] for i in missing]
+            found = self._of_reference(lambda network: score(network, unknown, self.micro_batch_tokens))
             for i, logprobs in zip(missing, found, strict=True):
                 samples[i] = replace(samples[i], reference=logprobs)
         if "before" in batch.needs and len(batch.mini_batches) > 1:  # with one step, `before` is `new`
@@ -253,15 +256,39 @@ class LocalTrainer:
                 valued[i] = replace(samples[i], values=numbers)
         return batch.estimate(valued)
 
-    def _reference_logprobs(self, samples: Sequence[Sample]) -> Sequence[Float32]:
+    def _of_reference(self, compute: Callable[[Any], Found]) -> Found:
+        """What ``compute`` finds with the reference model."""
         if self.reference is not None:
-            return score(self.reference, samples, self.micro_batch_tokens)
+            return compute(self.reference)
         if self.adapters is None:
             raise AjetError(
                 "the loss needs a reference model, but this trainer has none. Set train.kl or train.reference."
             )
+        active = self.adapters.active
         self._activate(None)
-        return score(self.model, samples, self.micro_batch_tokens)
+        try:
+            return compute(self.model)
+        finally:
+            self._activate(active)
+
+    @torch.no_grad()
+    def _teacher(self, hinted: MicroBatch, share: float) -> torch.Tensor:
+        """float32[N, V]: the teacher's logprobs. Those of the current weights and of the reference are interpolated and normalised
+        (arXiv:2601.20802, eq. 10); one without a share is not computed."""
+
+        def whole(network: Any) -> torch.Tensor:
+            logprobs = hinted.tokens(network, {"teacher"}).whole
+            assert logprobs is not None
+            return logprobs
+
+        if share == 0:
+            return self._of_reference(whole)
+        current = whole(self.model)
+        return (
+            current
+            if share == 1
+            else (share * current).add_(self._of_reference(whole), alpha=1 - share).log_softmax(-1)
+        )
 
     def _computing(self) -> AbstractContextManager[None]:
         if self.autocast is None:
@@ -303,6 +330,10 @@ class LocalTrainer:
             with checkpointing(self.model):
                 with self._computing():
                     tokens = micro_batch.tokens(self.model, batch.needs, learner.head)
+                    if "teacher" in batch.needs:
+                        tokens = tokens.taught(
+                            partial(self._teacher, micro_batch.hinted(), batch.teacher_share)
+                        )
                 total = _total_loss(batch.loss, tokens, micro_batch.samples, title)
                 total.backward()
             sums.loss += total.item()
