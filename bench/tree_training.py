@@ -24,7 +24,6 @@ from shape import SHAPE
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from ajet.learning.batch import timeline_sample
-from ajet.learning.credit import EPISODE
 from ajet.learning.packing import pack
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import Float32, Sample
@@ -131,7 +130,8 @@ def make_samples(
 
 def credited(line: Timeline, advantages: Float32) -> Sample:
     """A timeline as a sample; each call's tokens have the call's advantage."""
-    sample = timeline_sample(line, {EPISODE: 1.0}, 1.0)
+    ones = [1.0] * len(line.spans)
+    sample = timeline_sample(line, ones, ones)
     for span in line.spans:
         sample.advantages[span.start : span.end] = advantages[span.call]
     return sample

@@ -39,6 +39,7 @@ def episode(
         member=member,
         reward=reward,
         rewards=rewards or {},
+        calls=sorted(span.call for line in lines for span in line.spans),
         lines=lines,
         sampled_tokens=sum(int(line.mask.sum()) for line in lines),
         call_tokens=10,

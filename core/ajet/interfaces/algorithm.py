@@ -37,6 +37,9 @@ class Algorithm(Plugin):
     """The optional arrays of `LossTokens` that `loss` reads."""
     teacher: ClassVar[bool] = False
     """Whether the reference is a teacher, which the job must name; otherwise it is by default the run's first weights."""
+    relative: ClassVar[bool] = False
+    """Whether advantages are rewards that are shifted and scaled: then they can be those of single calls, from
+    `train.credit: tree` and rewards of calls."""
     kl: ClassVar[Literal["k2", "k3"]] = "k3"
     """The estimator of the penalty that `train.kl` adds: see `ajet.learning.objective`."""
 

@@ -148,4 +148,10 @@ class RewardFromWorkflow(Judge):
                 "no_reward",
                 f"the workflow returned {what}, and the job names no judge; set `judge` or return WorkflowOutput(reward=…)",
             )
-        return JudgeOutput(output.reward, output.is_success, output.metrics, output.rewards)
+        return JudgeOutput(
+            output.reward,
+            output.is_success,
+            output.metrics,
+            output.rewards,
+            call_rewards=output.call_rewards,
+        )

@@ -13,21 +13,26 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 
 import numpy as np
 
 from ajet.interfaces.algorithm import ActorCritic, Algorithm
 from ajet.interfaces.filter import Filter
-from ajet.learning.credit import EPISODE, advantage_of, advantages
+from ajet.learning.algorithms import SDPO
+from ajet.learning.credit import EPISODE, advantage_of, call_advantages
 from ajet.learning.critic import estimated
+from ajet.learning.fork_tree import ForkTree, OwnCall
 from ajet.learning.objective import Objective
 from ajet.learning.pairs import paired
+from ajet.learning.self_teacher import SelfTeacher
+from ajet.learning.settings import CreditKind
 from ajet.rollout.batch_record import Account
-from ajet.rollout.episode import Episode
+from ajet.rollout.episode import Episode, Fork
 from ajet.tracker.call import Call
 from ajet.tracker.record import SIDE_CALLS, sampled
 from ajet.tracker.timelines import Timeline, timelines
-from ajet.types import Batch, Metrics, Sample
+from ajet.types import Batch, Hint, Metrics, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,8 @@ class Learnable:
     member: int
     reward: float
     rewards: Mapping[str, float]
+    calls: Sequence[int]
+    """The numbers of its calls that an engine answered, ascending; the first ones of a fork were replayed."""
     lines: Sequence[Timeline]
     """The timelines to train: empty if filters left nothing."""
     sampled_tokens: int
@@ -63,6 +70,11 @@ class Learnable:
     """Sampled tokens that are not trained, by policy."""
     left_out: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """The numbers of the calls that sampled them, by policy."""
+    fork: Fork | None = None
+    call_rewards: Mapping[int, float] = field(default_factory=dict)
+    """Rewards of single calls, by number."""
+    hints: Sequence[Hint | None] = ()
+    """Of each timeline, what its teacher reads, or None if it has none; empty if there is no feedback on the episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +124,14 @@ class Selection:
             member=plan.member,
             reward=episode.reward,
             rewards=episode.rewards,
+            calls=[call.number for call in episode.record.calls],
             lines=lines,
             sampled_tokens=episode.record.sampled_tokens,
             call_tokens=sum(call.end.length for call in episode.record.trained_calls),
             dropped={policy: sampled(out) for policy, out in dropped.items()},
             left_out={policy: [c.number for c in out] for policy, out in dropped.items()},
+            fork=plan.fork,
+            call_rewards=episode.call_rewards,
         )
 
 
@@ -131,15 +146,25 @@ def build_batch(
     epochs: int = 1,
     objective: Objective | None = None,
     adapters: Collection[str] = (),
+    teacher: SelfTeacher | None = None,
+    credit: CreditKind = "episode",
+    discount: float = 1.0,
 ) -> RolloutBatch | None:
     """A batch of the judged episodes; None if none has a trained token. Failed members are left out of their
     group's statistics; an episode of which filters left nothing still counts in them.
 
     Every epoch uses the same mini-batches in the same order. ``objective`` is the loss, by default
-    the algorithm's own. ``adapters`` are the targets that have one.
+    the algorithm's own. ``adapters`` are the targets that have one. ``teacher`` writes the hints of an algorithm that needs them.
+    ``credit`` and ``discount`` are those of `call_advantages`.
     """
     select = selection or Selection(seed=seed)
-    learnable = [found for episode in episodes if (found := select.learnable(episode))]
+    feedback = teacher.feedback(episodes) if teacher else {}
+    learnable = []
+    for episode in episodes:
+        if found := select.learnable(episode):
+            if teacher and (said := feedback.get(episode.id)):
+                found = replace(found, hints=[teacher.hint(episode, line, said) for line in found.lines])
+            learnable.append(found)
     return batch_of(
         learnable,
         algorithm,
@@ -149,6 +174,8 @@ def build_batch(
         epochs=epochs,
         objective=objective,
         adapters=adapters,
+        credit=credit,
+        discount=discount,
     )
 
 
@@ -162,6 +189,8 @@ def batch_of(
     epochs: int = 1,
     objective: Objective | None = None,
     adapters: Collection[str] = (),
+    credit: CreditKind = "episode",
+    discount: float = 1.0,
 ) -> RolloutBatch | None:
     """See `build_batch`. The samples of an episode are in the order of its ``lines``."""
     groups: dict[int, list[Learnable]] = {}
@@ -170,15 +199,16 @@ def batch_of(
     used = [e for group in groups.values() for e in group if e.lines]
     if not used:
         return None
-    found = advantages(algorithm, groups, lambda episode: bool(episode.lines))
+    found = call_advantages(
+        algorithm, groups, lambda episode: bool(episode.lines), credit=credit, discount=discount
+    )
     samples: list[Sample] = []
     minis, sums = [], []
     for numbers in _split(list(groups), mini_batches, seed):
-        members = [(e, a) for n in numbers for e, a in zip(groups[n], found[n], strict=True) if e.lines]
-        if not members:
+        if not any(e.lines for n in numbers for e in groups[n]):
             continue
         first = len(samples)
-        new, weighed = _samples(members, algorithm, adapters)
+        new, weighed = _samples([(groups[n], found[n]) for n in numbers], algorithm, adapters)
         samples += new
         sums.append(weighed)
         minis.append(list(range(first, len(samples))))
@@ -189,6 +219,7 @@ def batch_of(
         "timelines_per_episode": len(samples) / len(used),
         "merge_ratio": sum(len(s.token_ids) for s in samples) / sum(e.call_tokens for e in used),
         **{f"dropped_tokens/{policy}": n for policy, n in dropped.items()},
+        **(_taught(used) if "teacher" in algorithm.needs else {}),
         **_unmatched_reward_names(samples, found.values()),
     }
     loss = objective or Objective(algorithm.loss, algorithm.needs, measures=algorithm.measures)
@@ -201,6 +232,7 @@ def batch_of(
         loss.zero_costs_nothing,
         loss.measures,
         partial(estimated, algorithm) if isinstance(algorithm, ActorCritic) else None,
+        algorithm.teacher_share if isinstance(algorithm, SDPO) else 0.0,
     )
     total = sum(e.sampled_tokens for group in groups.values() for e in group)
     account = Account(
@@ -221,48 +253,69 @@ def _by_rule(episodes: Iterable[Learnable]) -> dict[str, dict[str, Sequence[int]
 
 
 def _samples(
-    members: Sequence[tuple[Learnable, Mapping[str, float]]],
+    groups: Sequence[tuple[Sequence[Learnable], Sequence[Mapping[str, Sequence[float]]]]],
     algorithm: Algorithm,
     adapters: Collection[str],
 ) -> tuple[list[Sample], dict[str, float]]:
-    """The samples of a mini-batch's episodes with these advantages, and what the weights of each adapter add up to."""
+    """The samples of a mini-batch's groups with the advantages of their calls, and what the weights of each adapter add up to."""
 
     def adapter(line: Timeline) -> str | None:
         target = line.spans[0].target
         return target if target in adapters else None
 
-    weights: dict[tuple[str | None, str], float] = {}
-    sums: dict[str, float] = {}
-    for name in {adapter(line) for episode, _ in members for line in episode.lines}:
-        tokens = {
-            episode.id: _trained([line for line in episode.lines if adapter(line) == name])
-            for episode, _ in members
-        }
-        present = [episode for episode, count in tokens.items() if count]
-        found = algorithm.weights(np.array([tokens[episode] for episode in present], np.float64))
-        weights |= {(name, episode): float(weight) for episode, weight in zip(present, found, strict=True)}
-        sums[name or ""] = sum(weights[name, episode] * tokens[episode] for episode in present)
-    samples = [
-        replace(
-            timeline_sample(line, advantages, weights[adapter(line), episode.id]),
-            episode=episode.id,
-            adapter=adapter(line),
-        )
-        for episode, advantages in members
-        for line in episode.lines
+    lines = [
+        (episode, advantages, line, hint)
+        for members, found in groups
+        for episode, advantages in zip(members, found, strict=True)
+        for line, hint in zip_longest(episode.lines, episode.hints)
     ]
+    taught = [hint is not None or "teacher" not in algorithm.needs for *_, hint in lines]
+    paths = [ForkTree(members).path(n) for members, _ in groups for n in range(len(members))]
+    weights: dict[str | None, Mapping[OwnCall, float]] = {}
+    sums: dict[str, float] = {}
+    for name in {adapter(line) for _, _, line, _ in lines}:
+        tokens: Counter[OwnCall] = Counter()
+        for (episode, _, line, _), counts in zip(lines, taught, strict=True):
+            if counts and adapter(line) == name:  # what nobody teaches is in no mean
+                tokens.update({(episode.id, span.call): span.end - span.start for span in line.spans})
+        weights[name], sums[name or ""] = _weights(algorithm, paths, tokens)
+    samples = []
+    for (episode, advantages, line, hint), counts in zip(lines, taught, strict=True):
+        places = {number: place for place, number in enumerate(episode.calls)}
+        own = [advantage_of(advantages, s.agent, s.target)[places[s.call]] for s in line.spans]
+        weighed = [weights[adapter(line)][episode.id, span.call] for span in line.spans]
+        nothing = [0.0] * len(own)
+        sample = timeline_sample(line, own, weighed) if counts else timeline_sample(line, nothing, nothing)
+        samples.append(replace(sample, episode=episode.id, adapter=adapter(line), hint=hint))
     if "pairs" in algorithm.needs:
-        samples = paired(samples, [episode.group for episode, _ in members for _ in episode.lines])
+        samples = paired(samples, [episode.group for episode, _, _, _ in lines])
     return samples, sums
 
 
+def _weights(
+    algorithm: Algorithm, paths: Sequence[Sequence[OwnCall]], tokens: Mapping[OwnCall, int]
+) -> tuple[Mapping[OwnCall, float], float]:
+    """The weight of a token of each call, and what those of all ``tokens`` add up to. The algorithm weighs each path as an episode:
+    tokens that forks replay, which are trained once, weigh what they would if each fork trained them."""
+    counts = [sum(tokens.get(call, 0) for call in path) for path in paths]
+    present = [(path, count) for path, count in zip(paths, counts, strict=True) if count]
+    found = algorithm.weights(np.array([count for _, count in present], np.float64)) if present else ()
+    weights: dict[OwnCall, float] = {}
+    for (path, _), weight in zip(present, found, strict=True):
+        for call in path:
+            weights[call] = weights.get(call, 0.0) + float(weight)
+    return weights, sum(float(weight) * count for weight, (_, count) in zip(found, present, strict=True))
+
+
 def _credited(
-    algorithm: Algorithm, samples: Sequence[Sample], found: Mapping[int, Sequence[Mapping[str, float]]]
+    algorithm: Algorithm,
+    samples: Sequence[Sample],
+    found: Mapping[int, Sequence[Mapping[str, Sequence[float]]]],
 ) -> Metrics:
     """How much of a batch has an advantage, or is in a pair. A critic gives every token an advantage later."""
     if isinstance(algorithm, ActorCritic):
         return {}
-    zero = {number: [not any(a.values()) for a in group] for number, group in found.items()}
+    zero = {number: [not any(map(any, e.values())) for e in group] for number, group in found.items()}
     metrics: Metrics = {
         "groups_zero_advantage": sum(map(all, zero.values())) / len(found),
         "episodes_zero_advantage": float(np.mean([none for group in zero.values() for none in group])),
@@ -273,8 +326,16 @@ def _credited(
     return metrics
 
 
+def _taught(episodes: Sequence[Learnable]) -> Metrics:
+    """How many of these episodes have no feedback, and how many timelines of the others have no teacher."""
+    return {
+        "episodes_without_feedback": sum(not e.hints for e in episodes),
+        "timelines_without_teacher": sum(hint is None for e in episodes for hint in e.hints),
+    }
+
+
 def _unmatched_reward_names(
-    samples: Sequence[Sample], found: Iterable[Sequence[Mapping[str, float]]]
+    samples: Sequence[Sample], found: Iterable[Sequence[Mapping[str, object]]]
 ) -> Metrics:
     """The number of names with a reward of their own that match no trained token, perhaps because of a misspelling."""
     trained = {name for s in samples for span in s.spans for name in (span.agent, span.target)}
@@ -283,17 +344,12 @@ def _unmatched_reward_names(
     return {"unmatched_reward_names": len(unmatched)} if unmatched else {}
 
 
-def _trained(lines: Sequence[Timeline]) -> int:
-    return sum(int(line.mask.sum()) for line in lines)
-
-
-def timeline_sample(line: Timeline, advantages: Mapping[str, float], weight: float) -> Sample:
-    """A timeline whose trained tokens have the advantages of their agents, and one weight."""
-    credit = np.zeros(len(line.token_ids), np.float32)
-    for span in line.spans:
-        credit[span.start : span.end] = advantage_of(advantages, span.agent, span.target)
-    weights = line.mask.astype(np.float32) * np.float32(weight)
-    return Sample(line.token_ids, line.mask, line.logprobs, credit, weights, line.spans, images=line.images)
+def timeline_sample(line: Timeline, advantages: Sequence[float], weights: Sequence[float]) -> Sample:
+    """A timeline with the advantages of the calls in it, and the weights of their tokens, in the order of its spans."""
+    credit, weighed = np.zeros((2, len(line.token_ids)), np.float32)
+    for span, advantage, weight in zip(line.spans, advantages, weights, strict=True):
+        credit[span.start : span.end], weighed[span.start : span.end] = advantage, weight
+    return Sample(line.token_ids, line.mask, line.logprobs, credit, weighed, line.spans, images=line.images)
 
 
 def _split(numbers: list[int], parts: int, seed: str) -> list[list[int]]:

@@ -1,16 +1,20 @@
-"""Rewards to advantages, for an episode as a whole or for single agents and targets in it."""
+"""Rewards to advantages: of an episode, of single agents and targets in it, and of its calls. docs/credit.md explains it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
 
 from ajet.interfaces.algorithm import Algorithm
-from ajet.types import Float64
+from ajet.learning.fork_tree import Branch, ForkTree
+from ajet.learning.settings import CreditKind
+from ajet.types import AjetError, Float64
 
 Key = TypeVar("Key", bound=Hashable)
+T = TypeVar("T")
 EPISODE = ""
 """The name for everything without a reward of its own."""
 
@@ -27,13 +31,24 @@ class Rewarded(Protocol):
         ...
 
 
+class Judged(Rewarded, Branch, Protocol):
+    """A judged episode whose calls get credit."""
+
+    @property
+    def call_rewards(self) -> Mapping[int, float]:
+        """Rewards of single calls, by number."""
+        ...
+
+
 Member = TypeVar("Member", bound=Rewarded)
+Called = TypeVar("Called", bound=Judged)
 
 
 def advantages(
     algorithm: Algorithm,
     groups: Mapping[Key, Sequence[Member]],
     trained: Callable[[Member], bool] = lambda episode: True,
+    worth: Callable[[Member, float], float] = lambda episode, reward: reward,
 ) -> dict[Key, list[dict[str, float]]]:
     """The advantages of each episode of each group: one for `EPISODE`, and one for each name that has a reward
     of its own in the group.
@@ -41,11 +56,12 @@ def advantages(
     A name's rewards are compared with its own in the other episodes of the group, or with the episode's reward
     if it has none there. `advantage_of` says which tokens get them. Episodes that are not ``trained`` count in
     their group, but not in the normalization over the batch: `Algorithm.weights` does not see them either.
+    ``worth`` may replace rewards by other numbers.
     """
     found: dict[Key, list[dict[str, float]]] = {key: [{} for _ in group] for key, group in groups.items()}
     for name in sorted({EPISODE}.union(*(e.rewards for group in groups.values() for e in group))):
         among = {
-            key: np.array([e.rewards.get(name, e.reward) for e in group])
+            key: np.array([worth(e, e.rewards.get(name, e.reward)) for e in group])
             for key, group in groups.items()
             if name == EPISODE or any(name in e.rewards for e in group)
         }
@@ -56,9 +72,76 @@ def advantages(
     return found
 
 
-def advantage_of(found: Mapping[str, float], agent: str, target: str) -> float:
+def call_advantages(
+    algorithm: Algorithm,
+    groups: Mapping[Key, Sequence[Called]],
+    trained: Callable[[Called], bool] = lambda episode: True,
+    *,
+    credit: CreditKind = "episode",
+    discount: float = 1.0,
+) -> dict[Key, list[dict[str, list[float]]]]:
+    """The advantages of each call of each episode of each group, by name as in `advantages`: one for each of
+    `Branch.calls`, in this order.
+
+    An episode has an advantage at each of its places: that of its return there (`returns`) among those of its group at the same
+    place. A call's advantage is the mean over the leaves below it (`ForkTree`), with ``tree`` less the mean over the leaves
+    below the last fork before it. Raises AjetError if the algorithm cannot learn from returns of calls.
+    """
+    by_call = discount != 1 or any(e.call_rewards for group in groups.values() for e in group)
+    if by_call and not algorithm.relative:
+        raise AjetError(
+            f"call_rewards: the algorithm {algorithm.name!r} cannot learn from rewards of calls. Remove them and "
+            "train.call_discount, or name another algorithm, such as grpo."
+        )
+    at_places = [advantages(algorithm, groups, trained)]
+    if by_call:
+        worth = {id(e): returns(e, discount) for group in groups.values() for e in group}
+
+        def at_place(i: int) -> dict[Key, list[dict[str, float]]]:
+            long = {key: group for key, group in groups.items() if any(i < len(e.calls) for e in group)}
+            return advantages(algorithm, long, trained, lambda e, reward: worth[id(e)](i, reward))
+
+        at_places = [at_place(i) for i in range(max(len(e.calls) for g in groups.values() for e in g))]
+    found: dict[Key, list[dict[str, list[float]]]] = {}
+    for key, group in groups.items():
+        tree = ForkTree(group)
+        found[key] = [{name: [] for name in leaf} for leaf in at_places[0][key]]
+        for number, episode in enumerate(group):
+            for i in range(len(episode.calls)):
+                leaves = at_places[i if by_call else 0][key]
+                after = tree.below(number, i)
+                before = tree.before(number, i) if credit == "tree" else ()
+                for name, values in found[key][number].items():
+                    values.append(_mean(leaves, name, after) - _mean(leaves, name, before))
+    return found
+
+
+def returns(episode: Judged, discount: float) -> Callable[[int, float], float]:
+    """The return at each call of an episode, as a function of the call's place and the episode's reward, which is added to the
+    last call's: G_i = r_i + discount · G_{i+1}. After the last call it is the reward alone."""
+    found: list[tuple[float, float]] = []
+    rewards, share = 0.0, 1.0
+    for back, number in enumerate(sorted({*episode.calls, *episode.call_rewards}, reverse=True)):
+        factor = discount if back else 1.0
+        rewards, share = episode.call_rewards.get(number, 0.0) + factor * rewards, factor * share
+        if number in episode.calls:
+            found.append((rewards, share))
+    found = [*found[::-1], (0.0, 1.0)]
+
+    def at(place: int, reward: float) -> float:
+        rewards, share = found[min(place, len(found) - 1)]
+        return rewards + share * reward
+
+    return at
+
+
+def advantage_of(found: Mapping[str, T], agent: str, target: str) -> T:
     """The advantage of an agent's tokens: its own, else its target's, else the episode's."""
     return next(found[name] for name in (agent, target, EPISODE) if name in found)
+
+
+def _mean(leaves: Sequence[Mapping[str, float]], name: str, places: Sequence[int]) -> float:
+    return math.fsum(leaves[place][name] for place in places) / max(len(places), 1)
 
 
 def batch_advantages(

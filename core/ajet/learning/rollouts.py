@@ -17,6 +17,7 @@ from ajet.interfaces.judge import GroupJudge
 from ajet.interfaces.reader import tasks_of_step
 from ajet.learning.batch import RolloutBatch, Selection, build_batch
 from ajet.learning.objective import objective
+from ajet.learning.self_teacher import SelfTeacher
 from ajet.learning.settings import TrainSettings
 from ajet.learning.task_selector import TaskSelector, pass_rates
 from ajet.rollout.episode import Episode, Plan
@@ -101,6 +102,8 @@ class RolloutSource:
     reusable: Mapping[str, Episode] = field(default_factory=dict)
     adapters: Sequence[str] = ()
     """Names of the targets that have an adapter."""
+    teacher: SelfTeacher | None = None
+    """Writes the hints of an algorithm that needs them."""
 
     async def batch(self, step: int, version: int) -> RolloutBatch:
         """See `BatchSource.batch`. Raises AjetError if nothing of the step can be trained."""
@@ -116,6 +119,7 @@ class RolloutSource:
             seed=self.seed,
             filters=self.filters,
             adapters=self.adapters,
+            teacher=self.teacher,
         )
         batch.account.episodes.update(found.left_out)
         if len(episodes) < found.ended:
@@ -251,6 +255,7 @@ def step_batch(
     seed: int,
     filters: Sequence[Filter] = (),
     adapters: Sequence[str] = (),
+    teacher: SelfTeacher | None = None,
     learning_rate: float | None = None,
 ) -> tuple[RolloutBatch, list[Episode]]:
     """The batch of a step, for weights of a version, and the episodes in it: those that are `fresh`. ``learning_rate`` is by
@@ -266,6 +271,9 @@ def step_batch(
         epochs=settings.epochs,
         objective=objective(algorithm, settings),
         adapters=adapters,
+        teacher=teacher,
+        credit=settings.credit,
+        discount=settings.call_discount,
     )
     if batch is None:
         raise AjetError(f"step {step}: nothing to train on: {why_nothing(kept, counts)}")

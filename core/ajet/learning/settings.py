@@ -12,6 +12,8 @@ from ajet.interfaces.base import AlgorithmSpec, FilterSpec, PathOrName, Settings
 FINAL_SHARE = 0.1
 """Default of `TrainSettings.final_share`: with 0 the last step would learn nothing."""
 
+CreditKind = Literal["episode", "tree"]
+
 
 class TrainSettings(Settings):
     """What is learned, how fast, and how often it is saved."""
@@ -21,6 +23,18 @@ class TrainSettings(Settings):
     )
     targets: tuple[str, ...] | None = Field(
         None, description="Names of the targets to train; default: all that have no frozen_model."
+    )
+    credit: CreditKind = Field(
+        "episode",
+        description="What a call is compared with: `episode`, its whole group; `tree`, the episodes that share the calls before "
+        "the last fork. The same where rollout.fork makes no forks.",
+    )
+    call_discount: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Discount, for each call in between, of the rewards that follow a call: those of later calls (call_rewards) and "
+        "that of the episode.",
     )
     filters: tuple[FilterSpec, ...] = Field(
         (), description="Calls that are not trained: filters by name, or {type: name, …} with their fields."
@@ -46,7 +60,7 @@ class TrainSettings(Settings):
     )
     reference: PathOrName | None = Field(
         None,
-        description="Model of the KL penalty, or teacher of the algorithm distillation: folder or Hugging Face id.",
+        description="Model of the KL penalty, or teacher of the algorithms distillation and sdpo: folder or Hugging Face id.",
     )
     entropy: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
     correction: Literal["off", "truncated"] = Field(

@@ -17,6 +17,7 @@ from ajet.capture.hook import BASE_URL, Capture
 from ajet.capture.judge_calls import JudgeCall
 from ajet.capture.process.printed import Printed, printed_by_episode
 from ajet.capture.process.uncaptured import Listener, Missed
+from ajet.capture.recall import Recall
 from ajet.capture.session import Session, current_session
 from ajet.environments.client import Leases, current_leases
 from ajet.interfaces.prompts import Prompts, current_prompts
@@ -45,6 +46,8 @@ class Fork:
     calls: int
     """How many of the parent's first calls are answered from its record, in the order of their numbers: at least one, and
     not all."""
+    record: EpisodeRecord | None = field(default=None, compare=False, repr=False)
+    """The parent's record; None in a plan that was read from a journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ class Episode:
     reward: float = 0.0
     rewards: Mapping[str, float] = field(default_factory=dict)
     """Rewards of single agents and targets, by name, if they differ from ``reward``."""
+    call_rewards: Mapping[int, float] = field(default_factory=dict)
+    """Rewards of single calls, by number."""
     is_success: bool | None = None
     metrics: Metrics = field(default_factory=dict)
     feedback: str = ""
@@ -160,7 +165,7 @@ class EpisodeRunner:
             return _replayed(plan, plan.task, attempt)
         loop = asyncio.get_running_loop()
         began, started = time.time(), loop.time()
-        session = Session(plan.id, f"{plan.seed_key}#{attempt}", self.answerer)
+        session = Session(plan.id, f"{plan.seed_key}#{attempt}", self.answerer, recall=_recall(plan))
         session.on_change = lambda: self.board.set(plan.id, "engine" if session.in_flight else "workflow")
         self.capture.open(session)
         self.board.set(plan.id, "workflow")
@@ -174,6 +179,7 @@ class EpisodeRunner:
                     self._execute(plan, session, leases, prompts, printed),
                     lambda: self.excused(plan.id) - excused,
                     f"the workflow of episode {plan.id}",
+                    asyncio.wrap_future(session.recall.diverged) if session.recall else None,
                 )
             )
         except DeadlinePassed:
@@ -255,6 +261,13 @@ class EpisodeRunner:
         return None if under_debugger() else self.timeout
 
 
+def _recall(plan: Plan) -> Recall | None:
+    if plan.fork is None:
+        return None
+    assert plan.fork.record, f"the fork {plan.id} has no record of its parent"
+    return Recall(plan.fork.record, plan.fork.calls)
+
+
 def _replayed(plan: Plan, task: RecordedTask, attempt: int) -> Episode:
     record = EpisodeRecord()
     output = task.replay(record, plan.member)
@@ -280,6 +293,12 @@ def _explain(
 ) -> Failure | None:
     """The true cause: a failure of the engine or the context appears in the workflow only as some SDK error. The calls of the
     ``captured`` workflow must be recorded."""
+    if (
+        session.recall
+        and (failed is None or session.recall.diverged.done())
+        and (error := session.recall.end())
+    ):
+        return Failure(FailureKind.DIVERGED, text=str(error))
     if failed and session.child_refused and failed.kind is FailureKind.TIMEOUT:
         text = (
             f"{failed.text}. An LLM call of its child process was refused, and a pool waits forever for an error that cannot be "

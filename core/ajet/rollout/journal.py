@@ -10,7 +10,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ajet.capture.judge_calls import JudgeCall
 from ajet.capture.process.printed import Printed
-from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.episode import Episode, Fork, Plan
 from ajet.rollout.failures import Failure
 from ajet.rollout.recorded import RecordedTask
 from ajet.tracker.breaks import Break
@@ -49,12 +49,13 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         "step": step,
         "task": episode.plan.task.id,
         "member": episode.plan.member,
-        **({"fork": asdict(episode.plan.fork)} if episode.plan.fork else {}),
+        **({"fork": {"parent": fork.parent, "calls": fork.calls}} if (fork := episode.plan.fork) else {}),
         "attempt": episode.attempt,
         "failure": episode.failure,
         "error": episode.error,
         "reward": episode.reward,
         "rewards": episode.rewards,
+        **({"call_rewards": episode.call_rewards} if episode.call_rewards else {}),
         "is_success": episode.is_success,
         "metrics": episode.metrics,
         "counters": dict(episode.counters),
@@ -122,10 +123,13 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     record.tools = dict(line.get("tools", {}))
     record.image_tokens = {token: ref for ref, token in line.get("images", {}).items()}
     record.close()
+    if "fork" in line:
+        plan = replace(plan, fork=Fork(**line["fork"]))
     episode = Episode(plan, line["attempt"], WorkflowOutput(response=line["response"]), record)
     episode.counters = Counter(line["counters"])
     episode.failed = Failure.parse(line["failure"], line["error"]) if line["failure"] else None
     episode.reward, episode.rewards = line["reward"], line["rewards"]
+    episode.call_rewards = {int(number): r for number, r in line.get("call_rewards", {}).items()}
     episode.is_success, episode.metrics = line["is_success"], line["metrics"]
     episode.breaks = tuple(
         Break(**{**b, "recorded": tuple(b["recorded"]), "sent": tuple(b["sent"])}) for b in line["breaks"]

@@ -199,6 +199,7 @@ class Rollout:
             # Plain numbers, whatever types the judge uses: they go into the journal.
             reward = _finite("the reward", verdict.reward)
             rewards = {str(name): _finite(f"the reward of {name}", r) for name, r in verdict.rewards.items()}
+            call_rewards = _call_rewards(verdict.call_rewards, episode)
             is_success = None if verdict.is_success is None else bool(verdict.is_success)
             given = {**episode.output.metrics, **verdict.metrics}
             metrics = {name: float(value) for name, value in given.items()}
@@ -210,7 +211,7 @@ class Rollout:
         except Exception as error:
             episode.failed = judge_failure(self.judge, episode.output, error)
         else:
-            episode.reward, episode.rewards = reward, rewards
+            episode.reward, episode.rewards, episode.call_rewards = reward, rewards, call_rewards
             episode.is_success, episode.metrics = is_success, metrics
             episode.feedback = str(verdict.feedback)
         finally:
@@ -247,6 +248,24 @@ class _JudgeTasks:
 
 def _judging(what: str) -> str:
     return f"the judge of {what}"
+
+
+def _call_rewards(given: Sequence[float] | Mapping[int, float], episode: Episode) -> dict[int, float]:
+    """The rewards of calls by number. Raises ValueError if they are not those of the episode's calls."""
+    calls = episode.record.exchanges
+    if given and not isinstance(given, Mapping) and len(given) != len(calls):
+        raise ValueError(
+            f"call_rewards has {len(given)} rewards, but the episode has {len(calls)} calls (episode.messages); give one for each, or "
+            "some of them as {place: reward}"
+        )
+    by_place = given if isinstance(given, Mapping) else dict(enumerate(given))
+    for place in by_place:
+        if not isinstance(place, int) or not 0 <= place < len(calls):
+            raise ValueError(
+                f"call_rewards has a reward of the call {place!r}, but the calls of the episode (episode.messages) are 0 to "
+                f"{len(calls) - 1}"
+            )
+    return {calls[place].number: _finite(f"the reward of call {place}", r) for place, r in by_place.items()}
 
 
 def _finite(what: str, value: Any) -> float:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ajet.rollout.episode import Episode
+from ajet.rollout.failures import FailureKind
+from ajet.tracker.record import sampled
 from ajet.types import Metrics
 
 
@@ -18,6 +20,7 @@ class Ended:
     reward: float
     rewards: Mapping[str, float]
     """Those of single agents and targets, as in `Episode`."""
+    call_rewards: Mapping[int, float]
     is_success: bool | None
     failure: str | None
     error: str
@@ -25,13 +28,14 @@ class Ended:
     answered: int
     """Calls that were answered."""
     sampled: int
-    """Tokens that the engine sampled, trained or not."""
+    """Tokens that the engine sampled, trained or not. A fork has not sampled what it recalls."""
     to_train: int
     """Tokens among them that were sampled for training, before any are dropped."""
     counters: Counter[str]
     breaks: Counter[str]
     """Breaks by cause."""
     metrics: Metrics
+    is_fork: bool = False
 
     @classmethod
     def of(cls, episode: Episode) -> Ended:
@@ -39,22 +43,24 @@ class Ended:
             id=episode.plan.id,
             reward=episode.reward,
             rewards=episode.rewards,
+            call_rewards=episode.call_rewards,
             is_success=episode.is_success,
             failure=episode.failure,
             error=episode.error,
             answered=episode.record.answered,
-            sampled=sum(len(c.generation.token_ids) for c in episode.record.calls),
+            sampled=sampled(c for c in episode.record.calls if not c.replayed),
             to_train=episode.record.sampled_tokens,
             counters=episode.counters,
             breaks=Counter(b.cause for b in episode.breaks),
             metrics=episode.metrics,
+            is_fork=episode.plan.fork is not None,
         )
 
 
 def rewards_differ(group: Sequence[Ended]) -> bool:
     """Whether a group's judged episodes, those with a token to train, have different rewards."""
     judged = [e for e in group if e.failure is None and e.to_train]
-    return len({(e.reward, *sorted(e.rewards.items())) for e in judged}) > 1
+    return len({(e.reward, *sorted(e.rewards.items()), *sorted(e.call_rewards.items())) for e in judged}) > 1
 
 
 def summarize(episodes: Sequence[Episode], seconds: float) -> Metrics:
@@ -63,26 +69,29 @@ def summarize(episodes: Sequence[Episode], seconds: float) -> Metrics:
 
 
 def totals(episodes: Sequence[Ended], seconds: float) -> Metrics:
-    """See `summarize`."""
-    judged = [e for e in episodes if e.failure is None]
+    """See `summarize`. Rewards are those of independent episodes: forks are more often of some of them than of others."""
+    failed = [e for e in episodes if e.failure not in (None, FailureKind.DIVERGED)]
+    independent = [e for e in episodes if not e.is_fork]
+    judged = [e for e in independent if e.failure is None]
     generated = sum(e.sampled for e in episodes)
     metrics: Metrics = {
         "episodes": len(episodes),
-        "episodes_failed": len(episodes) - len(judged),
+        "episodes_failed": len(failed),
         "calls_per_episode": sum(e.answered for e in episodes) / max(len(episodes), 1),
         "tokens_sampled": generated,
         "tokens_per_second": generated / max(seconds, 1e-9),
     }
     if judged:
         metrics["reward"] = sum(e.reward for e in judged) / len(judged)
-    if failed := [e for e in episodes if e.failure is not None]:
-        metrics["tokens_failed"] = sum(e.sampled for e in failed)
+    if any(e.failure for e in episodes):
+        metrics["tokens_failed"] = sum(e.sampled for e in episodes if e.failure)
+    if len(independent) < len(episodes):
+        metrics["forks"] = len(episodes) - len(independent)
+        metrics["forks_diverged"] = sum(e.failure == FailureKind.DIVERGED for e in episodes)
     verdicts = [e.is_success for e in judged if e.is_success is not None]
     if verdicts:
-        metrics["accuracy"] = sum(verdicts) / len(episodes)  # a failed episode has not succeeded
-    metrics |= {
-        f"failed/{cause}": n for cause, n in Counter(e.failure for e in episodes if e.failure).items()
-    }
+        metrics["accuracy"] = sum(verdicts) / len(independent)  # a failed episode has not succeeded
+    metrics |= {f"failed/{cause}": n for cause, n in Counter(e.failure for e in failed).items()}
     counters: Counter[str] = sum((e.counters for e in episodes), Counter())
     metrics |= {f"calls/{name}": n for name, n in counters.items()}
     breaks: Counter[str] = sum((e.breaks for e in episodes), Counter())

@@ -102,7 +102,14 @@ def skipped(job: Job, *, answered: bool) -> list[str]:
     )
 
 
-_USED = ("train.algorithm", "train.targets", "train.filters", "train.max_timelines")
+_USED = (
+    "train.algorithm",
+    "train.credit",
+    "train.call_discount",
+    "train.targets",
+    "train.filters",
+    "train.max_timelines",
+)
 _UNUSED = (
     "train",
     "eval",
@@ -142,7 +149,14 @@ def describe_batch(job: Job, episodes: Sequence[Episode], metrics: Metrics) -> l
     ]
     selection = Selection(job.filters, job.config.train.max_timelines)
     batch = build_batch(
-        episodes, job.algorithm, mini_batches=1, learning_rate=0.0, seed="", selection=selection
+        episodes,
+        job.algorithm,
+        mini_batches=1,
+        learning_rate=0.0,
+        seed="",
+        selection=selection,
+        credit=job.config.train.credit,
+        discount=job.config.train.call_discount,
     )
     if batch is None:
         return [*lines, "no batch: the answers came from a chat model, which gives no tokens to train on"]

@@ -348,6 +348,8 @@ def credited(
         seed=f"{config.run.seed}:{step}",
         objective=loss,
         adapters=[target.name for target in job.targets if target.lora],
+        credit=config.train.credit,
+        discount=config.train.call_discount,
     )
     if whole is None:
         raise AjetError(f"step {step}: nothing to train on: no group has rows.")
@@ -373,7 +375,7 @@ def with_different_rewards(episodes: Sequence[Learnable]) -> list[Learnable]:
     rewards: dict[int, set[Any]] = {}
     for episode in episodes:
         if episode.sampled_tokens:
-            found = episode.reward, *sorted(episode.rewards.items())
+            found = episode.reward, *sorted(episode.rewards.items()), *sorted(episode.call_rewards.items())
             rewards.setdefault(episode.group, set()).add(found)
     return [e for e in episodes if len(rewards.get(e.group, ())) > 1] or list(episodes)
 

@@ -164,7 +164,7 @@ def to_tag(line: Timeline) -> dict[str, Any]:
 def padding(token: int, like: Mapping[str, Any]) -> tuple[Fields, dict[str, Any]]:
     """Fields and tag of a padding row: two tokens, none of them trained. ``like`` is the tag of another row of the batch."""
     nothing = Learnable(
-        id="", group=-1, member=0, reward=0.0, rewards={}, lines=(), sampled_tokens=0, call_tokens=0
+        id="", group=-1, member=0, reward=0.0, rewards={}, calls=(), lines=(), sampled_tokens=0, call_tokens=0
     )
     ids = np.full(2, token, np.int32)
     routed = np.zeros((2, *like[ROUTED]), np.int16) if ROUTED in like else None

@@ -68,6 +68,7 @@ def learnable(group: int, reward: float, tokens: int = 1) -> Learnable:
         member=0,
         reward=reward,
         rewards={},
+        calls=(),
         lines=(),
         sampled_tokens=tokens,
         call_tokens=tokens,
