@@ -16,6 +16,7 @@ import numpy as np
 from ajet.capture.context import answering_episode, passthrough
 from ajet.capture.limits import LARGE_BODY, MANY_TOOLS
 from ajet.capture.off_loop import off_loop
+from ajet.capture.recall import Recall
 from ajet.capture.refusals import Refusal
 from ajet.capture.replies import Form, NotRecorded, Replies, request_of
 from ajet.capture.sampling import SamplingPolicy
@@ -44,6 +45,8 @@ from ajet.types import (
 
 T = TypeVar("T")
 _TOO_LONG, _FAILED = "context_length_exceeded", "engine_error"
+_NOTHING = Generation(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.int32), "stop")
+"""What a call has sampled before it is answered."""
 _SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "seed", "stop")
 
 
@@ -84,6 +87,10 @@ class Attempt:
     spent: Spent = field(default_factory=Spent)
     """What the answered calls used."""
     engine_error: str | None = None
+    recall: Recall | None = None
+    """The answers that a fork gets from its parent's record."""
+    recalled: int = 0
+    """Tokens of the answers that it got."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +241,15 @@ class Asked:
     # ---------------------------------------------------------------- a chat model, a recording
 
     async def _ask_model(self, number: int, index: int, emit: Emit | None) -> Choice:
-        attempt, model = self.attempt, self.target.model
+        attempt, model, call = self.attempt, self.target.model, self.recorded(number)
         assert model and self.chat_end
+        recalled = attempt.recall and attempt.recall.take(call, self.tools, None)
+        if recalled:
+            assert recalled.answer
+            message = dict(recalled.answer.message)
+            if emit:
+                StreamBuffer(emit, index, None, ()).finish(message)
+            return Choice(self, call, Answer(message, _reason(message), 0, 0))
         sampling, _ = attempt.answerer.policy.resolve(self.request, None)
         answering_episode.set(attempt.episode)
         with passthrough():
@@ -246,9 +260,8 @@ class Asked:
         attempt.spent += used
         if emit:
             StreamBuffer(emit, index, None, ()).finish(message)
-        reason: FinishReason = "tool_calls" if message.get("tool_calls") else "stop"
-        answered = Answer(message, reason, used.prompt_tokens, used.completion_tokens)
-        return Choice(self, self.recorded(number), answered)
+        answered = Answer(message, _reason(message), used.prompt_tokens, used.completion_tokens)
+        return Choice(self, call, answered)
 
     def _replay(
         self, replies: Replies[Answer | Refused], number: int, index: int, emit: Emit | None
@@ -293,28 +306,11 @@ class Asked:
             room = answerer.limit - len(ids)
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens or room, room))
         tail = ids[-TAIL:].tolist()
-        images = attempt.record.images_in(ids)
-        key = (attempt.episode, number)
-        wanted = GenerateRequest(ids, sampling, key, blocks_loop, self.target.adapter, images)
-        buffer = None
-        if emit:
-            reader = chat.text_reader() if self.chat_end is None else chat.reader(tail, self.offered)
-            buffer = StreamBuffer(emit, index, reader, asked_stops)
-        generation = await self._or_refuse(self._generate(wanted, buffer), "the engine")
-        attempt.spent += Spent(len(ids), len(generation.token_ids))
-        message, reason, reasoning = self._message(chat, tail, generation, number)
-        if buffer:
-            buffer.finish(message)
-        logprobs = _logprobs(chat, generation) if self.request.logprobs else None
-        stops = asked_stops if reason == "stop" else ()
-        stop = stop_of(chat.text(generation.token_ids.tolist()), stops) if stops else None
-        last = buffer.last["reasoning"] if buffer else ""
-        answer = Answer(message, reason, len(ids), len(generation.token_ids), logprobs, reasoning, stop, last)
         call = self.recorded(
             number,
             prompt=prompt.node,
             end=prompt.node,
-            generation=generation,
+            generation=_NOTHING,
             temperature=sampling.temperature or 1.0,
             trained=self.target.trained and answerer.policy.training and not sampling.greedy,
             side=self.target.side,
@@ -322,6 +318,34 @@ class Asked:
             cause=prompt.cause,
             made=prompt,
         )
+        assert isinstance(call, Call)
+        recalled = attempt.recall and attempt.recall.take(call, self.tools, chat)
+        buffer = None
+        if emit:
+            reader = chat.text_reader() if self.chat_end is None else chat.reader(tail, self.offered)
+            buffer = StreamBuffer(emit, index, reader, asked_stops)
+        if isinstance(recalled, Call):
+            call.generation, call.replayed, call.trained = recalled.generation, True, False
+            attempt.recalled += len(call.generation.token_ids)
+            if buffer:
+                for token in call.generation.token_ids.tolist():
+                    buffer.sampled([token])
+        else:
+            images, key = attempt.record.images_in(ids), (attempt.episode, number)
+            wanted = GenerateRequest(ids, sampling, key, blocks_loop, self.target.adapter, images)
+            call.generation = await self._or_refuse(self._generate(wanted, buffer), "the engine")
+            attempt.spent += Spent(len(ids), len(call.generation.token_ids))
+        generation = call.generation
+        message, reason, reasoning = self._message(chat, tail, generation, number)
+        if recalled and recalled.answer:  # with the ids of its tool calls, which the agent sends back
+            message = dict(recalled.answer.message)
+        if buffer:
+            buffer.finish(message)
+        logprobs = _logprobs(chat, generation) if self.request.logprobs else None
+        stops = asked_stops if reason == "stop" else ()
+        stop = stop_of(chat.text(generation.token_ids.tolist()), stops) if stops else None
+        last = buffer.last["reasoning"] if buffer else ""
+        answer = Answer(message, reason, len(ids), len(generation.token_ids), logprobs, reasoning, stop, last)
         return Choice(self, call, answer, sampling)
 
     async def _generate(self, wanted: GenerateRequest, buffer: StreamBuffer | None) -> Generation:
@@ -404,6 +428,11 @@ def _sampling_of(request: ChatRequest) -> dict[str, Any]:
     given = {name: getattr(request, name) for name in _SAMPLING}
     several = {"n": request.n} if request.n > 1 else {}
     return {name: value for name, value in given.items() if value not in (None, ())} | several
+
+
+def _reason(message: Message) -> FinishReason:
+    """Why a chat model's answer ended."""
+    return "tool_calls" if message.get("tool_calls") else "stop"
 
 
 def _mint(name: str) -> str:

@@ -141,8 +141,10 @@ class Replies(Generic[T]):
             return entry.reply
         if equal:
             error = f"it is sent {_times(len(equal) + 1)}, and was recorded {_times(len(equal))}"
+        elif self._entries:
+            error, _ = self.nearest(agent, request)
         else:
-            error = self._difference(agent, request)
+            error = "the recording has none"
         who = f"of agent {agent!r} " if agent else ""
         self.missing.append(f"a request {who}is not in the recording: {error}")
         raise NotRecorded(self.missing[-1])
@@ -155,10 +157,9 @@ class Replies(Generic[T]):
             f"{e.agent!r}, {e.request.parts[-1].name} {_shown(e.request.parts[-1].text, 0)}" for e in left
         ]
 
-    def _difference(self, agent: str, request: Request) -> str:
-        """How a request differs from the one that is most like it."""
-        if not self._entries:
-            return "the recording has none"
+    def nearest(self, agent: str, request: Request) -> tuple[str, T]:
+        """How a request differs from the recorded one that is most like it, in words (empty if it does not), and that one's
+        reply. There must be one."""
 
         def likeness(entry: _Entry[T]) -> tuple[int, int, bool, bool]:
             equal = _shared(request.parts, entry.request.parts)
@@ -168,8 +169,9 @@ class Replies(Generic[T]):
             letters = _shared(*after) if len(after) == 2 else 0
             return equal, letters, entry.agent == agent, not entry.is_taken
 
-        nearest = max(self._entries, key=likeness).request
-        return _compared(request.parts, nearest.parts) or _compared(request.others, nearest.others)
+        entry = max(self._entries, key=likeness)
+        was = entry.request
+        return _compared(request.parts, was.parts) or _compared(request.others, was.others), entry.reply
 
 
 def request_of(

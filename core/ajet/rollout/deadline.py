@@ -23,19 +23,23 @@ async def within(
     coroutine: Coroutine[Any, Any, T],
     excused: Callable[[], float] = lambda: 0.0,
     name: str | None = None,
+    stopped: asyncio.Future[Any] | None = None,
 ) -> T:
     """The coroutine's result; it runs in a task of this name. Raises DeadlinePassed after ``seconds`` (None: no
     limit), not counting those that ``excused`` reports, at most two seconds late: code that does not react to its
-    cancellation is abandoned. Raises Cancelled, and RuntimeError for SystemExit, so that one coroutine cannot end all others."""
+    cancellation is abandoned. Raises the result of ``stopped`` at once. Raises Cancelled, and RuntimeError for SystemExit, so that one coroutine cannot end all others."""
     task = asyncio.create_task(_without_exit(coroutine), name=name)
     clock = asyncio.get_running_loop().time
     started = clock()
+    ends: set[asyncio.Future[Any]] = {task, stopped} if stopped else {task}
     try:
         while not task.done():
+            if stopped and stopped.done():
+                raise stopped.result()
             left = None if seconds is None else seconds + excused() - (clock() - started)
             if left is not None and left <= 0:
                 raise DeadlinePassed
-            await asyncio.wait({task}, timeout=left and max(left, 0.05))
+            await asyncio.wait(ends, timeout=left and max(left, 0.05), return_when=asyncio.FIRST_COMPLETED)
         if task.cancelled():
             raise Cancelled(
                 "it awaited a task that was cancelled. Catch asyncio.CancelledError where you await that task."

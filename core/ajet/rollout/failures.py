@@ -22,6 +22,7 @@ class FailureKind(StrEnum):
     NOTHING_CAPTURED = "nothing_captured"
     RUNNER_DIED = "runner_died"
     NOT_RECORDED = "not_recorded"
+    DIVERGED = "diverged"
 
 
 _FIX_THE_AGENT = "Fix the agent; `--backbone debug` stops at breakpoints in it."
@@ -31,6 +32,7 @@ _REMEDIES = {
     FailureKind.CONTEXT_OVERFLOW: "Shorten the agent's histories, or use a model with a longer context.",
     FailureKind.ENGINE: "The model could not be asked; the error says why.",
     FailureKind.NOT_RECORDED: "Undo what changed the agent's requests, or record the episode again.",
+    FailureKind.DIVERGED: "Let the agent do the same again after the same answers: seed what is random, keep clocks out of prompts.",
     FailureKind.JUDGE: "Fix the judge, or what it is given: the error says what is wrong and, in your own code, where.",
 }
 _REMEDIES_BY_CAUSE = {
@@ -76,6 +78,7 @@ class Failure:
             FailureKind.CONTEXT_OVERFLOW,
             FailureKind.NOTHING_CAPTURED,
             FailureKind.NOT_RECORDED,
+            FailureKind.DIVERGED,
         )
 
     @property

@@ -1,0 +1,109 @@
+"""What a fork recalls: the answers that its parent got, for requests that equal its parent's.
+
+An answer is given again only in the very context in which it was sampled: same target, tools, prompt ids, temperature and limits
+of the answer. A request is looked for among all that are left, so parallel calls may come in another order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from ajet.capture.replies import Form, Replies, difference, request_of
+from ajet.capture.wires import Refused
+from ajet.chat.renderer import Chat
+from ajet.tracker.call import Call, Exchange, Message
+from ajet.tracker.record import EpisodeRecord
+
+
+class Diverged(Refused):
+    """A fork does not do again what its parent did; the message says where."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="fork_diverged")
+
+
+class Recall:
+    """The answers that a fork gets from its parent's ``record``: those of its first ``calls`` sampled calls, and what chat models
+    of frozen targets answered before the last of them."""
+
+    def __init__(self, record: EpisodeRecord, calls: int) -> None:
+        last = record.calls[calls - 1].number
+        answered = [e for e in record.asked if isinstance(e, Call) or e.answer is not None]
+        self._left: dict[Hashable, list[Exchange]] = {}
+        for exchange in answered:
+            if exchange.number <= last:
+                self._left.setdefault(_identity(exchange), []).append(exchange)
+        self._later = {_identity(e) for e in answered if e.number > last}
+        self._tools = record.tools
+        self._sampled: set[int] = set()
+        """The numbers of the fork's own calls."""
+        self.diverged: Future[Diverged] = Future()
+        """Why it is no fork, once it does other things than its parent."""
+
+    def take(self, asked: Exchange, tools: Sequence[Message], chat: Chat | None) -> Exchange | None:
+        """The parent's call with the same request, which is then used; None if the model is to answer it. Raises Diverged."""
+        identity = _identity(asked)
+        if left := self._left.get(identity):
+            return left.pop(0)
+        # An agent that calls in parallel may be beyond the fork in one conversation, and before it in another.
+        goes_on = isinstance(asked, Call) and asked.parent in self._sampled
+        if goes_on or identity in self._later or not self._unused:
+            self._sampled.add(asked.number)
+            return None
+        raise self._diverge(
+            f"call {asked.number} differs from its recording: {self._difference(asked, tools, chat)}"
+        )
+
+    def end(self) -> Diverged | None:
+        """Why an episode that has ended is no fork, if it is none."""
+        if self.diverged.done():
+            return self.diverged.result()
+        if unused := self._unused:
+            return self._diverge(f"it ended without call {min(e.number for e in unused)} of its recording")
+        return None
+
+    @property
+    def _unused(self) -> list[Exchange]:
+        return [exchange for left in self._left.values() for exchange in left]
+
+    def _diverge(self, message: str) -> Diverged:
+        error = Diverged(message)
+        if not self.diverged.done():
+            self.diverged.set_result(error)
+        return error
+
+    def _difference(self, asked: Exchange, tools: Sequence[Message], chat: Chat | None) -> str:
+        """How a request differs from the one that is most like it."""
+
+        def request(exchange: Exchange, tools: Sequence[Message]) -> Any:
+            messages = exchange.chat_end.chat() if exchange.chat_end else ()
+            return request_of(Form(), messages, tools, exchange.text)
+
+        left = self._unused
+        replies = Replies((e.agent, request(e, self._tools.get(e.key, ())), e) for e in left)
+        words, nearest = replies.nearest(asked.agent, request(asked, tools))
+        if words:
+            return words
+        if asked.target != nearest.target:
+            return f"target {asked.target}, recorded {nearest.target}"
+        if isinstance(asked, Call) and isinstance(nearest, Call) and chat:
+            now, was = (chat.text(c.prompt.ids().tolist()) for c in (asked, nearest))
+            if now != was:
+                return f"the prompt is now {difference(now, was)}"
+        return f"sampling {_limits(asked)}, recorded {_limits(nearest)}"
+
+
+def _identity(exchange: Exchange) -> Hashable:
+    """What must be equal for an answer to be another sample of the same distribution."""
+    if isinstance(exchange, Call):
+        return exchange.key, exchange.prompt.ids().tobytes(), exchange.temperature, *_limits(exchange)
+    messages = exchange.chat_end.chat() if exchange.chat_end else []
+    return exchange.key, json.dumps(messages, default=str), *_limits(exchange)
+
+
+def _limits(exchange: Exchange) -> tuple[Any, ...]:
+    sampling: Mapping[str, Any] = exchange.sampling
+    return sampling.get("max_tokens"), tuple(sampling.get("stop") or ())
