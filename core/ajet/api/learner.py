@@ -32,7 +32,7 @@ from ajet.rollout.summary import summarize
 from ajet.runs.callbacks import Listeners
 from ajet.runs.jobs import run_layers
 from ajet.runs.run_dir import held, keep_job, keep_tokenizer, new_run_dir
-from ajet.runs.runtime import Runtime, open_runtime, training_policy
+from ajet.runs.runtime import Runtime, open_runtime, trainer_of, training_policy
 from ajet.tracker.breaks import find_breaks
 from ajet.types import ConfigError, Metrics, Task, WorkflowOutput
 
@@ -198,6 +198,7 @@ class Learner:
             seed=job.config.run.seed,
             filters=job.filters,
             adapters=[target.name for target in job.targets if target.lora],
+            teacher=self._runtime.teacher(),
             learning_rate=learning_rate,
         )
         batch.metrics.update(summarize(episodes, self._seconds))
@@ -294,7 +295,7 @@ async def open(
         layers.set(key, value, "ajet.open", Path.cwd())
     with prepared(layers, given, read_tasks=False) as (ready, lines):
         check_model(ready.model)
-        trainer = await awaitable(_trainer)(ready)
+        trainer = await awaitable(trainer_of)(ready)
         folder = new_run_dir(ready)
         with held(folder, lines.say):
             keep_tokenizer(folder, trainer.engine.tokenizer, lines)
@@ -309,20 +310,6 @@ async def open(
                     ):  # else the job needs it for its schedule
                         learner._note_training(steps=learner.step)
                 listeners.result = RunResult(run_dir=folder, steps=learner.step, checkpoint=learner.saved)
-
-
-def _trainer(job: Job) -> Trainer:
-    config = job.config
-    return job.backbone.trainer(
-        job.model,
-        config.train,
-        seed=config.run.seed,
-        deterministic=config.run.deterministic,
-        progress=job.progress,
-        needs=job.algorithm.needs,
-        adapters={target.name: target.lora for target in job.targets if target.lora},
-        trained=[target.name for target in job.targets if target.trained],
-    )
 
 
 def _numbered(groups: Sequence[Group | OwnEpisode]) -> Iterator[Ran]:

@@ -25,12 +25,15 @@ from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.chat.images import Images, download
 from ajet.chat.renderer import Chat, generation_stops
 from ajet.chat.vision import Vision
+from ajet.interfaces.backbone import Trainer
 from ajet.interfaces.engine import ChatModelPlugin, Engine, EnginePlugin
 from ajet.interfaces.judge import Judge
 from ajet.interfaces.workflow import LoadedWorkflow
 from ajet.job import DEFAULT_BACKBONE
 from ajet.job.job import Job
 from ajet.job.models import generation_config
+from ajet.learning.algorithms import SDPO
+from ajet.learning.self_teacher import SelfTeacher
 from ajet.plugins import Plugins, validated
 from ajet.rollout.deterministic_batching import DeterministicBatching
 from ajet.rollout.episode import EpisodeRunner
@@ -71,6 +74,13 @@ class Runtime:
             say=self.job.progress.say,
             board=self.board,
         )
+
+    def teacher(self) -> SelfTeacher | None:
+        """Writes the hints of an algorithm that learns from feedback; None for others."""
+        algorithm = self.job.algorithm
+        if not isinstance(algorithm, SDPO) or self.chat is None or self.engine is None:
+            return None
+        return SelfTeacher(algorithm, self.chat, self.engine.context_length)
 
     def runner(
         self, policy: SamplingPolicy, *, excused: Callable[[str], float] | None = None
@@ -338,6 +348,21 @@ def scripted_engine(job: Job, path: Path, context_length: int | None = None) -> 
 
     return ScriptedEngine(
         tokenizer, answer, context_length=context_length or sys.maxsize, model_type=model_type, vision=vision
+    )
+
+
+def trainer_of(job: Job) -> Trainer:
+    """The trainer of a job whose backbone the core can drive. Raises ConfigError for others."""
+    config = job.config
+    return job.backbone.trainer(
+        job.model,
+        config.train,
+        seed=config.run.seed,
+        deterministic=config.run.deterministic,
+        progress=job.progress,
+        needs=job.algorithm.needs,
+        adapters={target.name: target.lora for target in job.targets if target.lora},
+        trained=[target.name for target in job.targets if target.trained],
     )
 
 
