@@ -130,7 +130,7 @@ class Selection:
             call_tokens=sum(call.end.length for call in episode.record.trained_calls),
             dropped={policy: sampled(out) for policy, out in dropped.items()},
             left_out={policy: [c.number for c in out] for policy, out in dropped.items()},
-            fork=plan.fork,
+            fork=plan.fork and replace(plan.fork, record=None),
             call_rewards=episode.call_rewards,
         )
 
@@ -282,10 +282,9 @@ def _samples(
     samples = []
     for (episode, advantages, line, hint), counts in zip(lines, taught, strict=True):
         places = {number: place for place, number in enumerate(episode.calls)}
-        own = [advantage_of(advantages, s.agent, s.target)[places[s.call]] for s in line.spans]
-        weighed = [weights[adapter(line)][episode.id, span.call] for span in line.spans]
-        nothing = [0.0] * len(own)
-        sample = timeline_sample(line, own, weighed) if counts else timeline_sample(line, nothing, nothing)
+        own = [counts * advantage_of(advantages, s.agent, s.target)[places[s.call]] for s in line.spans]
+        weighed = [weights[adapter(line)].get((episode.id, span.call), 0.0) for span in line.spans]
+        sample = timeline_sample(line, own, weighed)
         samples.append(replace(sample, episode=episode.id, adapter=adapter(line), hint=hint))
     if "pairs" in algorithm.needs:
         samples = paired(samples, [episode.group for episode, _, _, _ in lines])
