@@ -59,7 +59,7 @@ class Learnable:
     reward: float
     rewards: Mapping[str, float]
     calls: Sequence[int]
-    """The numbers of its calls that an engine answered, ascending; the first ones of a fork were replayed."""
+    """The numbers of its calls that an engine answered, in their order, but those that a fork replayed first."""
     lines: Sequence[Timeline]
     """The timelines to train: empty if filters left nothing."""
     sampled_tokens: int
@@ -124,7 +124,7 @@ class Selection:
             member=plan.member,
             reward=episode.reward,
             rewards=episode.rewards,
-            calls=[call.number for call in episode.record.calls],
+            calls=[c.number for c in sorted(episode.record.calls, key=lambda c: (not c.replayed, c.number))],
             lines=lines,
             sampled_tokens=episode.record.sampled_tokens,
             call_tokens=sum(call.end.length for call in episode.record.trained_calls),

@@ -119,17 +119,15 @@ def call_advantages(
 def returns(episode: Judged, discount: float) -> Callable[[int, float], float]:
     """The return at each call of an episode, as a function of the call's place and the episode's reward, which is added to the
     last call's: G_i = r_i + discount · G_{i+1}. After the last call it is the reward alone."""
-    found: list[tuple[float, float]] = []
+    found: dict[int, tuple[float, float]] = {}
     rewards, share = 0.0, 1.0
     for back, number in enumerate(sorted({*episode.calls, *episode.call_rewards}, reverse=True)):
         factor = discount if back else 1.0
         rewards, share = episode.call_rewards.get(number, 0.0) + factor * rewards, factor * share
-        if number in episode.calls:
-            found.append((rewards, share))
-    found = [*found[::-1], (0.0, 1.0)]
+        found[number] = rewards, share
 
     def at(place: int, reward: float) -> float:
-        rewards, share = found[min(place, len(found) - 1)]
+        rewards, share = found[episode.calls[place]] if place < len(episode.calls) else (0.0, 1.0)
         return rewards + share * reward
 
     return at
