@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Rewards = Sequence[float]
+Sampled = tuple[str, int]
+"""A call: the episode that sampled it, and its number there."""
 
 MEANS = {
     **dict.fromkeys(("grpo", "gspo", "sft", "rejection_sampling", "distillation"), "episodes"),
@@ -75,24 +77,100 @@ def over_batch(algorithm: Mapping[str, Any], advantages: Sequence[float]) -> lis
     return [a * (count / share) for a in advantages] if share else list(advantages)
 
 
+def path(line: Mapping[str, Any], group: Mapping[str, Mapping[str, Any]]) -> list[Sampled]:
+    """The calls that lead to the end of an episode. Those that a fork got from its parent are the parent's; of one that is not in
+    the ``group`` only their places are known. Episodes are lines of the journal."""
+    own = sorted(c["number"] for c in line["calls"] if "tokens" in c and not c["tokens"].get("replayed"))
+    found = [(line["id"], number) for number in own]
+    if fork := line.get("fork"):
+        parent, shared = fork["parent"], fork["calls"]
+        before = path(group[parent], group) if parent in group else [(parent, -1 - i) for i in range(shared)]
+        found = [*before[:shared], *found]
+    return found
+
+
 def expected(
     algorithm: Mapping[str, Any],
     groups: Sequence[Sequence[Mapping[str, Any]]],
     is_trained: Mapping[str, bool],
-) -> dict[str, dict[str, float]]:
-    """The advantages of each episode: one for ``""``, and one for each name that has a reward of its own in its group.
+    is_tree: bool = False,
+    discount: float = 1.0,
+) -> dict[Sampled, dict[str, float]]:
+    """The advantages of each call: one for ``""``, and one for each name that has a reward of its own in its group.
     ``groups`` are the journal's lines; an episode that ``is_trained`` counts in the scale of the batch."""
-    found: dict[str, dict[str, float]] = {e["id"]: {} for group in groups for e in group}
+    found: dict[Sampled, dict[str, float]] = {}
+    paths = [{e["id"]: path(e, {m["id"]: m for m in group}) for e in group} for group in groups]
+    longest = max((len(calls) for group in paths for calls in group.values()), default=0)
+    same = discount == 1 and not any(e.get("call_rewards") for group in groups for e in group)
     for name in {"", *(n for group in groups for e in group for n in e["rewards"])}:
-        among = [g for g in groups if not name or any(name in e["rewards"] for e in g)]
-        for group in among:
-            rewards = [e["rewards"].get(name, e["reward"]) for e in group]
-            for episode, value in zip(group, of_group(algorithm, rewards), strict=True):
-                found[episode["id"]][name] = value
-        counted = [e["id"] for group in among for e in group if is_trained[e["id"]]]
-        scaled = over_batch(algorithm, [found[e][name] for e in counted]) if counted else []
-        for episode, value in zip(counted, scaled, strict=True):
-            found[episode][name] = value
+        at: list[dict[str, float]] = []
+        for place in range(longest):
+            if at and same:
+                at.append(at[0])
+                continue
+            at.append({})
+            counted = []
+            for group, ways in zip(groups, paths, strict=True):
+                if (name and not any(name in e["rewards"] for e in group)) or max(
+                    map(len, ways.values())
+                ) <= place:
+                    continue
+                values = [_return(e, e["rewards"].get(name, e["reward"]), place, discount) for e in group]
+                at[-1] |= zip((e["id"] for e in group), of_group(algorithm, values), strict=True)
+                counted += [e["id"] for e in group if is_trained[e["id"]]]
+            scaled = over_batch(algorithm, [at[-1][e] for e in counted]) if counted else []
+            at[-1] |= zip(counted, scaled, strict=True)
+        for ways in paths:
+            if at and next(iter(ways)) in at[0]:
+                for call, value in _differences(ways, at, is_tree).items():
+                    found.setdefault(call, {})[name] = value
+    return found
+
+
+def _return(line: Mapping[str, Any], reward: float, place: int, discount: float) -> float:
+    """What follows a call of an episode, by the call's place on the path; the reward alone after its end."""
+    given = {int(number): value for number, value in line.get("call_rewards", {}).items()}
+    calls = [c for c in line["calls"] if "tokens" in c]
+    order = sorted(calls, key=lambda c: (not c["tokens"].get("replayed"), c["number"]))
+    if place >= len(order):
+        return reward
+    numbers = sorted({*given, *(c["number"] for c in calls)})
+    after = [number for number in numbers if number >= order[place]["number"]]
+    whole = math.fsum(discount**i * given.get(number, 0.0) for i, number in enumerate(after))
+    return float(whole + discount ** (len(after) - 1) * reward)
+
+
+def _differences(
+    ways: Mapping[str, Sequence[Sampled]], at: Sequence[Mapping[str, float]], is_tree: bool
+) -> dict[Sampled, float]:
+    """The mean of what ``at`` gives, at each call, the episodes that have all the calls up to it on their ways; in a tree, less
+    that of the first larger set of episodes on the way back to the root, which counts as 0."""
+    through: dict[tuple[Sampled, ...], list[str]] = {}
+    for episode, way in ways.items():
+        for place in range(len(way)):
+            through.setdefault(tuple(way[: place + 1]), []).append(episode)
+    found = {}
+    for prefix, episodes in through.items():
+        values, before = at[len(prefix) - 1], 0.0
+        for end in range(len(prefix) - 1, 0, -1) if is_tree else ():
+            if len(others := through[prefix[:end]]) > len(episodes):
+                before = math.fsum(values[e] for e in others) / len(others)
+                break
+        found[prefix[-1]] = math.fsum(values[e] for e in episodes) / len(episodes) - before
+    return found
+
+
+def weights(
+    algorithm: Mapping[str, Any], ways: Sequence[Sequence[Sampled]], tokens: Mapping[Sampled, int]
+) -> dict[Sampled, float]:
+    """The weight of a trained token of each call: the sum of what it would weigh in each episode on whose way the call is."""
+    counts = [sum(tokens.get(call, 0) for call in way) for way in ways]
+    present = [(way, count) for way, count in zip(ways, counts, strict=True) if count]
+    found: dict[Sampled, float] = {}
+    for way, count in present:
+        for call in way:
+            one = weight(algorithm, count, sum(counts), len(present))
+            found[call] = found.get(call, 0.0) + one
     return found
 
 

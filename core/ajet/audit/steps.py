@@ -175,25 +175,35 @@ class Audit:
         given = epochs * sum(int(row.mask.sum()) for row in record.rows)
         if metrics and seen != given:
             wrong(f"the trainer reports {seen:.0f} tokens, but its batch has {given}")
+        lines = {name: by_id[name].line for name in record.groups if name in by_id}
         for number, mini in enumerate(passes):
-            self._weights(wrong, [record.rows[i] for i in mini], record.sums[number])
+            rows = [record.rows[i] for i in mini]
+            own = {record.groups.get(row.episode) for row in rows}
+            ways = [credit.path(line, lines) for name, line in lines.items() if record.groups[name] in own]
+            self._weights(wrong, rows, ways, record.sums[number])
         if not credit.known(self.algorithm) or not by_id:
             return
         groups: dict[int, list[Mapping[str, Any]]] = {}
         for name, group in record.groups.items():
             if name in by_id:
                 groups.setdefault(group, []).append(by_id[name].line)
-        rows = {row.episode for row in record.rows}
+        trained = {row.episode for row in record.rows}
         expected = credit.expected(
-            self.algorithm, list(groups.values()), {n: n in rows for n in record.groups}
+            self.algorithm,
+            list(groups.values()),
+            {name: name in trained for name in record.groups},
+            self.folder.setting("train.credit", "episode") == "tree",
+            self.folder.setting("train.call_discount", 1.0),
         )
         for group, members in groups.items():
             if len({m["task"] for m in members}) > 1:
                 wrong(f"group {group} has episodes of several tasks")
         sides = self._sides(record, expected)
         for row in record.rows:
-            for start, end, number, agent, target, _ in row.spans if row.episode in expected else ():
-                wanted = credit.applied(expected[row.episode], agent, target)
+            for start, end, number, agent, target, _ in row.spans:
+                if (row.episode, number) not in expected:
+                    continue  # which is told above
+                wanted = credit.applied(expected[row.episode, number], agent, target)
                 if sides is not None and sides[record.groups[row.episode], row.adapter] != {1.0, -1.0}:
                     wanted = 0.0
                 if not np.allclose(row.advantages[start:end], wanted, rtol=CLOSE, atol=NEARLY_ZERO):
@@ -202,17 +212,24 @@ class Audit:
                         f"{self.algorithm['type']} gives {wanted:g}"
                     )
 
-    def _weights(self, wrong: _Told, rows: Sequence[Row], sums: Mapping[str, float]) -> None:
+    def _weights(
+        self,
+        wrong: _Told,
+        rows: Sequence[Row],
+        ways: Sequence[Sequence[credit.Sampled]],
+        sums: Mapping[str, float],
+    ) -> None:
+        """Compare the weights of a mini-batch; ``ways`` are the calls on the path of each of its episodes."""
         for adapter in {row.adapter for row in rows}:
             own = [row for row in rows if row.adapter == adapter]
-            tokens: Counter[str] = Counter()
-            for row in own:
-                tokens[row.episode] += int(row.mask.sum())
-            for row in own:
-                values = row.weights[row.mask]
-                wanted: Any = values[:1]
-                if credit.known(self.algorithm):
-                    wanted = credit.weight(self.algorithm, tokens[row.episode], tokens.total(), len(tokens))
+            spans = [(row, start, end, number) for row in own for start, end, number, *_ in row.spans]
+            tokens: Counter[credit.Sampled] = Counter()
+            for row, start, end, number in spans:
+                tokens[row.episode, number] += int(row.mask[start:end].sum())
+            known = credit.weights(self.algorithm, ways, tokens) if credit.known(self.algorithm) else {}
+            for row, start, end, number in spans:
+                values = row.weights[start:end][row.mask[start:end]]
+                wanted = known.get((row.episode, number), values[:1])
                 if not np.allclose(values, wanted, rtol=CLOSE, atol=NEARLY_ZERO):
                     at = int(np.abs(values - wanted).argmax())
                     wrong(
@@ -224,15 +241,15 @@ class Audit:
                 wrong(f"its weights add up to {total:g}, not to {sums.get(adapter or '', np.nan):g}")
 
     def _sides(
-        self, record: Step, expected: Mapping[str, Mapping[str, float]]
+        self, record: Step, expected: Mapping[credit.Sampled, Mapping[str, float]]
     ) -> dict[tuple[int, str | None], set[float]] | None:
         """Of each group and adapter, the signs of advantages; None for an algorithm without pairs."""
         if self.algorithm["type"] != "dpo":
             return None
         found: dict[tuple[int, str | None], set[float]] = {}
         for row in record.rows:
-            for _, _, _, agent, target, _ in row.spans:
-                sign = float(np.sign(credit.applied(expected[row.episode], agent, target)))
+            for _, _, number, agent, target, _ in row.spans:
+                sign = float(np.sign(credit.applied(expected[row.episode, number], agent, target)))
                 found.setdefault((record.groups[row.episode], row.adapter), set()).add(sign)
         return {key: signs - {0.0} for key, signs in found.items()}
 
