@@ -67,6 +67,7 @@ OPTIONAL_KEYS = frozenset(
         "train.asynchronous",
         "train.dynamic_sampling",
         "train.schedule",
+        "rollout.fork",
         "rollout.oversample",
         "task.selector",
     }

@@ -29,6 +29,7 @@ from ajet.job.job import Backbone, Job, TargetPlan
 from ajet.job.models import check_model, check_reference
 from ajet.job.objects import OBJECT, given_object, given_reader, is_object
 from ajet.job.paths import Paths, by_command, changed_fields, is_command, load_named, service_type
+from ajet.learning.fork_plans import check_judge
 from ajet.learning.task_selector import known_pass_rates
 from ajet.plugins import P, Plugins, load_plugins, validated
 from ajet.types import ConfigError, Need, Task
@@ -65,6 +66,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
         build.service(name, config.services)
     targets = _targets(config, build)
     _check_capabilities(config, backbone, targets, algorithm)
+    _check_forks(config, judge)
     tasks: Sequence[Task] = []
     validation: Sequence[Task] = []
     if read_tasks:
@@ -476,3 +478,16 @@ def _check_capabilities(
                 key,
                 f"{what} depends on the clock, so a run cannot be repeated bit for bit; remove it or run.deterministic.",
             )
+
+
+def _check_forks(config: JobConfig, judge: Judge) -> None:
+    fork = config.rollout.fork
+    if fork is None:
+        return
+    check_judge(judge)
+    if fork.where != "uniform" and config.train.credit != "tree":
+        raise ConfigError(
+            "rollout.fork.where",
+            f"{fork.where} chooses forks by what was sampled, so the mean reward of a group is no longer that of the model, with "
+            "which train.credit: episode compares. Set train.credit: tree, or where: uniform.",
+        )

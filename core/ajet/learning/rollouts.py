@@ -16,6 +16,7 @@ from ajet.interfaces.filter import Filter
 from ajet.interfaces.judge import GroupJudge
 from ajet.interfaces.reader import tasks_of_step
 from ajet.learning.batch import RolloutBatch, Selection, build_batch
+from ajet.learning.fork_plans import check_judge, plan_forks
 from ajet.learning.objective import objective
 from ajet.learning.self_teacher import SelfTeacher
 from ajet.learning.settings import TrainSettings
@@ -88,7 +89,8 @@ class RolloutSource:
     A step runs in rounds. The first has `batch_size` groups; with `dynamic_sampling` each further one
     replaces the groups whose rewards are all equal, until the batch is full or the bound is reached. With
     `oversample` a round starts more groups than it needs and takes those that are complete first. A group is
-    complete when every member has ended, successfully or not, so rewards have no influence.
+    complete when every member has ended, successfully or not, so rewards have no influence. With `rollout.fork` its
+    members are then forked (`plan_forks`).
     """
 
     rollout: Rollout
@@ -104,6 +106,10 @@ class RolloutSource:
     """Names of the targets that have an adapter."""
     teacher: SelfTeacher | None = None
     """Writes the hints of an algorithm that needs them."""
+
+    def __post_init__(self) -> None:
+        if self.rollout.settings.fork:  # some judges know whether they compare only when they are open
+            check_judge(self.rollout.judge)
 
     async def batch(self, step: int, version: int) -> RolloutBatch:
         """See `BatchSource.batch`. Raises AjetError if nothing of the step can be trained."""
@@ -130,7 +136,7 @@ class RolloutSource:
             new = [e for e in found.complete() if e.plan.id not in self.reusable]
             batch.metrics["tokens_per_second"] = summarize(new, seconds)["tokens_per_second"]
         batch.metrics.update(found.counts)
-        batch.metrics.update(self._observe(step, found.complete()))
+        batch.metrics.update(self._observe(step, [e for e in found.complete() if not e.plan.fork]))
         return batch
 
     def _observe(self, step: int, episodes: Sequence[Episode]) -> Metrics:
@@ -160,7 +166,7 @@ class _Step:
         source, settings, rollout = self.source, self.source.settings, self.source.rollout.settings
         limit = most_groups(settings, rollout)
         tasks = islice(source.selector.order(self.step), limit)
-        plans = plan_groups(tasks, self.step, rollout.group_size, source.seed)
+        plans = plan_groups(tasks, self.step, rollout.roots, source.seed)
         started, needed = 0, settings.batch_size
         while needed and started < limit:
             count = min(rounded_up(needed * rollout.oversample), limit - started)
@@ -192,7 +198,7 @@ class _Step:
     async def _round(self, plans: Sequence[Plan], needed: int) -> None:
         """Run the groups of these plans until ``needed`` of them are complete."""
         source = self.source
-        size = source.rollout.settings.group_size
+        size = source.rollout.settings.roots
         reused = [e for p in plans if (e := source.reusable.get(p.id))]
         held = {e.plan.id for e in reused}
         groups: dict[int, list[Episode]] = {}
@@ -220,6 +226,9 @@ class _Step:
         spare = len(started) > needed
         if not enough.is_set():
             await source.rollout.run(todo, done, enough if spare else None)
+        fork = source.rollout.settings.fork
+        for number in range(fork.depth if fork else 0):
+            await self._fork({n: groups[n] for n in sorted(complete)}, number)
         self._groups |= {number: groups[number] for number in complete}
         if reused:
             self._count("episodes_reused", len(reused))
@@ -229,6 +238,21 @@ class _Step:
             self._count("episodes_cancelled", len(plans) - sum(map(len, groups.values())))
             self._count("tokens_unused", sum(e.record.sampled_tokens for e in unused))
             self._leave_out("oversampled", unused)
+
+    async def _fork(self, groups: Mapping[int, list[Episode]], number: int) -> None:
+        """Run a round of forks of complete groups, and add them to these."""
+        source = self.source
+        settings, seed = source.rollout.settings, source.seed
+        plans = [plan for group in groups.values() for plan in plan_forks(group, settings, number, seed)]
+        total = self.ended + len(plans)
+
+        def done(episode: Episode) -> None:
+            self.ended += 1
+            groups[episode.plan.group].append(episode)
+            source.recorder.episode(episode, phase="train", step=self.step)
+            source.on_episode("train", self.ended, total)
+
+        await source.rollout.run(plans, done)
 
     def _count(self, name: str, number: int) -> None:
         self.counts[name] = self.counts.get(name, 0) + number

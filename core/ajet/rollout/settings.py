@@ -84,10 +84,33 @@ class GatewaySettings(Settings):
     )
 
 
+class ForkSettings(Settings):
+    """Episodes of a group that are run again from one of their calls; docs/credit.md."""
+
+    where: Literal["uniform", "entropy", "value"] = Field(
+        "uniform",
+        description="From which calls: `uniform`, any; `entropy`, those whose tokens had the lowest mean logprob; `value`, by halves "
+        "where rewards differ most. The last two need train.credit: tree.",
+    )
+    roots: int | None = Field(
+        None,
+        ge=1,
+        description="Independent episodes of a group, below group_size; forks get the tokens of the others. Default: half of them.",
+    )
+    depth: int = Field(
+        1, ge=1, description="Rounds of forks. From the second on, forks are forked too, and `value` knows more."
+    )
+
+
 class RolloutSettings(Settings):
     """How episodes run."""
 
     group_size: int = Field(8, ge=1, description="Episodes per task in a training step.")
+    fork: ForkSettings | None = Field(
+        None,
+        description="Run episodes again from one of their calls: some of a group's episodes are forks, which sample about as many "
+        "tokens as the independent episodes would whose place they take.",
+    )
     oversample: float = Field(
         1.0,
         ge=1,
@@ -167,6 +190,22 @@ class RolloutSettings(Settings):
     sampling: TrainingSampling = Field(
         TrainingSampling(), description="Sampling parameters of trained calls."
     )
+
+    @model_validator(mode="after")
+    def _forks_take_the_place_of_episodes(self) -> RolloutSettings:
+        if self.fork and self.roots >= self.group_size:
+            raise ValueError(
+                f"fork.roots: {self.roots} independent episodes leave nothing of a group of {self.group_size} to forks; lower it, "
+                "or raise group_size"
+            )
+        return self
+
+    @property
+    def roots(self) -> int:
+        """Independent episodes of a group."""
+        if self.fork is None:
+            return self.group_size
+        return self.fork.roots or max(self.group_size // 2, 1)
 
 
 class EvalSettings(Settings):

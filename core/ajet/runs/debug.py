@@ -117,6 +117,7 @@ _UNUSED = (
     "task.validation",
     "rollout.group_size",
     "rollout.concurrency",
+    "rollout.fork",
     "run.loggers",
     "run.restarts",
 )

@@ -303,7 +303,7 @@ def _selector(job: Job) -> TaskSelector:
         config.task.selector,
         job.tasks,
         batch_size=config.train.batch_size,
-        group_size=config.rollout.group_size,
+        group_size=config.rollout.roots,
         seed=config.run.seed,
     )
 
@@ -334,13 +334,13 @@ def _observe_again(selector: TaskSelector, run_dir: Path, step: int) -> None:
 
 
 def _finished(job: Job, selector: TaskSelector, run_dir: Path, step: int) -> dict[str, Episode]:
-    """Finished training episodes of an interrupted step. None in a deterministic run, where batches must
-    be the same again."""
+    """Finished training episodes of an interrupted step, without forks: those that run again may have other parents. None in a
+    deterministic run, where batches must be the same again."""
     if job.config.run.deterministic:
         return {}
     config = job.config
     tasks = islice(selector.order(step), most_groups(config.train, config.rollout))
-    plans = plan_groups(tasks, step, config.rollout.group_size, config.run.seed)
+    plans = plan_groups(tasks, step, config.rollout.roots, config.run.seed)
     by_id = {plan.id: plan for plan in plans}
     return {
         line["id"]: _with_images(episode_from_json(line, by_id[line["id"]]), run_dir)
