@@ -10,10 +10,11 @@ import torch
 from transformers import DynamicCache
 
 from ajet.backbones import Int32, Need, Sample, together
-from ajet_local.critic import ValueHead, predictions
+from ajet_local.critic import ValueHead
 from ajet_local.modeling import checkpointed_layers, with_cache
 from ajet_local.sight import Sight, images_in, places
 from ajet_local.tokens import TrainedTokens
+from ajet_trees.head import predict
 
 
 def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
@@ -62,8 +63,8 @@ def trained_tokens(
     """Run ``model`` over ``samples`` as padded rows; gradients flow into its parameters, and into those of ``head``, which
     predicts the tokens' values.
 
-    The rows' common prefix is computed once, with gradients, through the key-value cache. Logits are computed only
-    at positions that predict a trained token of some row.
+    The rows' common prefix is computed once, with gradients, through the key-value cache. The output layer is computed only
+    for trained tokens.
     """
     device = model.device
     rows, columns = np.nonzero(_padded([s.mask for s in samples]))
@@ -76,15 +77,13 @@ def trained_tokens(
         model(**inputs(slice(1), slice(shared)), **with_cache(model, cache), logits_to_keep=1)
         cache.batch_repeat_interleave(len(samples))
     wanted, index = np.unique(columns - 1 - shared, return_inverse=True)
-    logits, values = predictions(
+    found = predict(
         model,
-        head,
         **inputs(slice(None), slice(shared, None)),
         **with_cache(model, cache),
         logits_to_keep=torch.as_tensor(wanted, device=device),
-    )
-    chosen = torch.as_tensor(rows, device=device), torch.as_tensor(index, device=device)
-    return TrainedTokens.of(samples, logits[chosen], needs, None if values is None else values[chosen])
+    )[torch.as_tensor(rows, device=device), torch.as_tensor(index, device=device)]
+    return TrainedTokens.of(samples, found, needs, head)
 
 
 def _inputs(

@@ -1,15 +1,20 @@
-"""The trained tokens of a micro-batch in the form that losses take, from the logits of rows or of a tree."""
+"""The trained tokens of a micro-batch in the form that losses take, from what a model predicts for rows or a tree."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 import torch
 
 from ajet.backbones import Float32, LossTokens, Need, Sample, pair_numbers
+from ajet_local.critic import ValueHead
+from ajet_trees.head import Predictions
+
+LIKELIEST = 100
+"""How many of the student's likeliest tokens are compared with the teacher's: as in arXiv:2601.20802, app. A.3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,49 +22,61 @@ class TrainedTokens(LossTokens):
     """The N trained tokens of some samples, concatenated sample by sample. All tensors are [N]."""
 
     weights: torch.Tensor
+    whole: torch.Tensor | None = None
+    """float32[N, V]: the logprobs of the whole vocabulary where each token was drawn. Needs "teacher"."""
 
     @classmethod
     def of(
         cls,
         samples: Sequence[Sample],
-        logits: torch.Tensor,
+        found: Predictions,
         needs: Collection[Need] = (),
-        values: torch.Tensor | None = None,
+        critic: ValueHead | None = None,
     ) -> Self:
-        """The trained tokens of ``samples``, where ``logits`` (float[N, V]) predict them, and a critic ``values`` (float32[N]).
-        Gradients flow into ``logits`` from ``new`` and ``entropy``.
+        """The trained tokens of ``samples``, where ``found`` are the predictions of each, and ``critic`` that of their values.
+        Gradients flow from ``new``, ``entropy`` and ``values`` into the model and the critic.
 
         ``new[i] = log_softmax(logits / temperature)[token]`` in float32, or in the type of the logits if that is more
         precise. Optional tensors that are not in ``needs`` are None. If the samples have no ``before``, it is ``new``: the
         weights have not changed yet.
         """
 
+        device = found.states.device
+
         def flat(arrays: Sequence[np.ndarray]) -> torch.Tensor:
             parts = [array[s.mask] for array, s in zip(arrays, samples, strict=True)]
-            return torch.as_tensor(np.concatenate(parts), device=logits.device)
+            return torch.as_tensor(np.concatenate(parts), device=device)
 
         def optional(arrays: Sequence[Float32 | None]) -> torch.Tensor | None:
             given = [array for array in arrays if array is not None]
             return flat(given) if given else None
 
         temperatures = flat([_temperatures(s) for s in samples])
-        exact = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperatures[:, None]
-        logprobs = torch.log_softmax(exact, dim=-1)
-        new = logprobs.gather(1, flat([s.token_ids for s in samples]).long()[:, None])[:, 0]
+        tokens = flat([s.token_ids for s in samples]).long()
+        new, entropy = found.logprobs(tokens, temperatures, entropy="entropy" in needs)
         before = optional([s.before for s in samples]) if "before" in needs else None
         return cls(
             new=new,
-            calls=torch.as_tensor(_calls(samples), device=logits.device),
+            calls=torch.as_tensor(_calls(samples), device=device),
             old=flat([s.logprobs for s in samples]),
             advantages=flat([s.advantages for s in samples]),
             weights=flat([s.weights for s in samples]),
             before=new.detach() if before is None and "before" in needs else before,
             reference=optional([s.reference for s in samples]) if "reference" in needs else None,
-            entropy=-(logprobs.exp() * logprobs).sum(-1) if "entropy" in needs else None,
-            pairs=torch.as_tensor(pair_numbers(samples), device=logits.device) if "pairs" in needs else None,
-            values=values,
+            entropy=entropy,
+            pairs=torch.as_tensor(pair_numbers(samples), device=device) if "pairs" in needs else None,
+            values=None if critic is None else critic(found.states),
             old_values=optional([s.values for s in samples]) if "values" in needs else None,
             returns=optional([s.returns for s in samples]) if "values" in needs else None,
+            whole=found.whole(temperatures) if "teacher" in needs else None,
+        )
+
+    def taught(self, teacher: Callable[[], torch.Tensor]) -> Self:
+        """These tokens with the logprobs of student and teacher; ``teacher`` returns its `whole`."""
+        assert self.whole is not None
+        chosen = self.whole.detach().topk(min(LIKELIEST, self.whole.shape[1])).indices
+        return replace(
+            self, student=likeliest(self.whole, chosen), teacher=likeliest(teacher(), chosen), whole=None
         )
 
     def describe(self, index: int, samples: Sequence[Sample]) -> str:
@@ -70,6 +87,16 @@ class TrainedTokens(LossTokens):
                 return f"episode {sample.episode!r}, token {positions[index]} of {len(sample.token_ids)}"
             index -= len(positions)
         raise IndexError(index)
+
+
+def likeliest(logprobs: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """float32[N, K + 1]: the logprobs of the ``chosen`` tokens, int64[N, K], and that of all others together; without the latter if
+    there are no others."""
+    found = logprobs.gather(1, chosen)
+    if chosen.shape[1] == logprobs.shape[1]:
+        return found
+    together = found.logsumexp(1, keepdim=True).clamp(max=-torch.finfo(found.dtype).eps)
+    return torch.cat([found, (-together.expm1()).log()], 1)
 
 
 def _temperatures(sample: Sample) -> Float32:

@@ -38,6 +38,7 @@ from ajet_local.tokens import TrainedTokens
 from ajet_local.trees import enable_trees
 from ajet_lora.adapters import Adapters
 from ajet_lora.folders import FOLDER
+from ajet_trees.head import head_of
 
 log = logging.getLogger("ajet")
 Found = TypeVar("Found")
@@ -135,8 +136,11 @@ class LocalTrainer:
         self.micro_batch_tokens = micro_batch_tokens
         self.reference = reference
         for name, network in (("", model), ("the reference model: ", reference)):
+            if network is None:
+                continue
             with self._computing():
-                reason = enable_trees(network) if network is not None else ""
+                reason = enable_trees(network)
+                head_of(network)  # reports what it does not know
             if reason:
                 log.warning("%ssamples are computed as rows, not as trees: %s.", name, reason.rstrip("."))
         if gradient_checkpointing:

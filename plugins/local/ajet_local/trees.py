@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
 import torch
 
 from ajet.backbones import Need
-from ajet_local.critic import ValueHead, predictions
+from ajet_local.critic import ValueHead
 from ajet_local.sight import Sight, images_in, tree_places
 from ajet_local.tokens import TrainedTokens
 from ajet_trees.attention import NAME
+from ajet_trees.head import predict
 from ajet_trees.models import ComputedTree, difference, obstacle, tree_inputs
 
 
@@ -20,11 +20,9 @@ def tree_tokens(
     model: Any, tree: ComputedTree, needs: Collection[Need] = (), head: ValueHead | None = None
 ) -> TrainedTokens:
     """Run ``model`` over ``tree``; gradients flow into its parameters, and into those of ``head``, which predicts the tokens'
-    values. Logits are computed only for tokens that predict a trained token."""
+    values. The output layer is computed only for trained tokens."""
     device = model.device
-    wanted, index = np.unique(tree.predicting, return_inverse=True)
-    once = len(wanted) == len(index)  # each predicts one token: their logits need no gathering
-    keep = torch.as_tensor(tree.predicting if once else wanted, device=device)
+    keep = torch.as_tensor(tree.predicting, device=device)
     ids = torch.as_tensor(tree.token_ids, dtype=torch.long, device=device)
     inputs = tree_inputs(ids, tree.layout, keep)
     sight = Sight.of(model)
@@ -36,10 +34,8 @@ def tree_tokens(
             tree.token_ids[None], found.rows[None], sight.features(images)
         )
         inputs["position_ids"] = sight.positions(found.positions[:, None])
-    logits, values = predictions(model, head, **inputs, use_cache=False)
-    chosen = slice(None) if once else torch.as_tensor(index, device=device)
-    of_tokens = None if values is None else values[0][chosen]
-    return TrainedTokens.of(tree.samples, logits[0][chosen], needs, of_tokens)
+    found = predict(model, **inputs, use_cache=False)[0]
+    return TrainedTokens.of(tree.samples, found, needs, head)
 
 
 def has_trees(model: Any) -> bool:

@@ -40,6 +40,7 @@ from ajet_local.trees import enable_trees, tree_tokens  # noqa: E402
 from ajet_lora.adapters import Adapters  # noqa: E402
 from ajet_trees import attention  # noqa: E402
 from ajet_trees.attention import CHUNK, TreeLayout, _TreeAttention, masked_attention  # noqa: E402
+from ajet_trees.head import head_of  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
 from tests.tiers import thinned  # noqa: E402
@@ -49,7 +50,7 @@ ARCHITECTURES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfi
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 TRAINED = {"all weights": (), "an adapter": ("solver",), "two adapters": ("solver", "critic")}
 BENCH = Path(__file__).resolve().parents[3] / "bench"
-LOGS = ("tool30", "werewolf", "retry", "fanout", "drift", "retok", "grow", "mixed")
+LOGS = ("tool30", "werewolf", "retry", "fanout", "forks", "drift", "retok", "grow", "mixed")
 
 
 def tiny(architecture=Qwen3Config, dtype=torch.float32, **more):
@@ -498,6 +499,7 @@ def test_rows_are_kept_where_tiny_branches_would_cost_more_than_they_save():
 def test_with_gradient_checkpointing_rows_are_known_to_repeat_what_they_share():
     model = tiny()
     enable_trees(model)
+    head_of(model)
     group = [make_sample([*(np.arange(200) % 60), n], 200) for n in range(8)]
     assert [m.tree for m in plan(model, group, 10_000)] == [None], "rows have a cache for their prefix"
     enable_checkpointing(model)
