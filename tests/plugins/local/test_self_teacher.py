@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from ajet.audit.files import Folder  # noqa: E402
+from ajet.audit.steps import Audit  # noqa: E402
 from ajet.chat.renderer import Chat  # noqa: E402
 from ajet.job.config import Layers  # noqa: E402
 from ajet.job.prepare import prepare  # noqa: E402
@@ -34,7 +36,9 @@ def sample(ids, spans, hint, replaces, temperature=1.0):
         logprobs=np.where(mask, -2.0, np.nan).astype(np.float32),
         advantages=on,
         weights=on / np.float32(7),
-        spans=tuple(Span(start, end, i, "agent", "policy", temperature) for i, (start, end) in enumerate(spans)),
+        spans=tuple(
+            Span(start, end, i, "agent", "policy", temperature) for i, (start, end) in enumerate(spans)
+        ),
         episode=f"episode-{ids[-1]}",
         hint=Hint(np.array(hint, np.int32), replaces),
     )
@@ -152,7 +156,11 @@ def test_a_sample_without_a_hint_costs_nothing_and_moves_nothing(model, tokenize
     untaught = replace(SAMPLES[0], hint=None, advantages=SAMPLES[0].advantages * 0)
     passes.clear()
     metrics = trainer.update(batch([untaught], SDPO()))
-    assert (metrics["tokens_trained"], metrics["tokens_zero_advantage"], metrics["optimizer_steps"]) == (0, 3, 0)
+    assert (metrics["tokens_trained"], metrics["tokens_zero_advantage"], metrics["optimizer_steps"]) == (
+        0,
+        3,
+        0,
+    )
     assert passes == []
     # A KL penalty computes it, and then it is its own teacher.
     metrics = trainer.update(batch([untaught, SAMPLES[1]], SDPO(), kl=0.1))
@@ -163,7 +171,138 @@ def test_with_adapters_the_teacher_without_an_adapter_is_the_reference(model, to
     adapters = with_adapters(model, {}, {"policy": LoraSettings(rank=4)}, 0)
     trainer = LocalTrainer(model, tokenizer, engine, adapters=adapters)
     samples = [replace(s, adapter="policy") for s in SAMPLES]
-    losses = [trainer.update(batch(samples, SDPO(teacher_share=0.0, divergence="kl"), 1e-2)) for _ in range(20)]
+    losses = [
+        trainer.update(batch(samples, SDPO(teacher_share=0.0, divergence="kl"), 1e-2)) for _ in range(20)
+    ]
     assert losses[-1]["teacher_kl"] < 0.5 * losses[0]["teacher_kl"]
     assert losses[0]["loss"] == pytest.approx(losses[0]["teacher_kl"])
     assert adapters.active == "policy"
+
+
+# ----------------------------------------------------------------------------- learning from words alone
+
+DIGITS = 6
+AGENT = """
+import httpx2
+from ajet import JudgeOutput
+CLIENT = httpx2.AsyncClient()
+
+async def run(task):
+    body = {"model": "m", "messages": [{"role": "user", "content": task.query}]}
+    answer = (await CLIENT.post("http://127.0.0.1:9/v1/chat/completions", json=body)).json()
+    return answer["choices"][0]["message"]["content"]
+
+def judge(task, output):
+    right = task.metadata["answer"]
+    return JudgeOutput(0.0, str(output.response).strip() == right, feedback=right if task.metadata["is_told"] else "")
+"""
+SETTINGS = {
+    "task.reader": "tasks.jsonl",
+    "task.validation": "tasks.jsonl",
+    "workflow": "agent.py:run",
+    "judge": "agent.py:judge",
+    "model": "model",
+    "rollout.group_size": 2,
+    "rollout.sampling.max_tokens": 8,
+    "train.algorithm": {"type": "sdpo", "template": " Say {feedback}."},
+    "train.batch_size": DIGITS,
+    "train.steps": 15,
+    "train.learning_rate": 3e-3,
+    "eval.repeats": 4,
+    "run.dir": "runs",
+    "run.deterministic": True,
+    "backbone.local.device": "cpu",
+}
+
+
+def question(digit, hint=None):
+    return f"{digit}+{digit}=" + (f" Say {hint}." if hint is not None else "")
+
+
+@pytest.fixture
+def folder(model, tokenizer, tmp_path):
+    """A folder with the tiny model and an agent."""
+    (tmp_path / "agent.py").write_text(AGENT)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path
+
+
+@pytest.fixture
+def obeys(folder, model, tokenizer, engine):
+    """The folder of a model that says a digit if it is told which, else any."""
+    chat, rng = Chat(tokenizer, "qwen3"), np.random.default_rng(0)
+
+    def shown(asked, answer, hint=None):
+        turns = [("user", question(asked, hint)), ("assistant", str(answer))]
+        return transcript_sample(chat, Transcript([{"role": r, "content": c} for r, c in turns]))
+
+    trainer = LocalTrainer(model, tokenizer, engine)
+    for _ in range(80):
+        pairs = rng.integers(DIGITS, size=(24, 2)).tolist()
+        told = [shown(asked, answer, answer) for asked, answer in pairs[:16]]
+        trainer.update(sft_batch([*told, *(shown(*pair) for pair in pairs[16:])], 3e-3))
+    model.save_pretrained(folder / "model")
+    return folder
+
+
+def run(folder, tasks, settings=None):
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    layers = Layers()
+    for key, value in (SETTINGS | (settings or {})).items():
+        layers.set(key, value, "test", folder)
+    job = prepare(layers)
+    result = job.backbone.run(job)
+    lines = map(json.loads, (result.run_dir / "metrics.jsonl").read_text().splitlines())
+    return result, [line for line in lines if line["type"] == "train"]
+
+
+def tasks(is_told):
+    return [
+        {"id": str(d), "query": question(d), "answer": str((d * 5 + 2) % DIGITS), "is_told": is_told(d)}
+        for d in range(DIGITS)
+    ]
+
+
+@pytest.mark.slow
+def test_where_every_reward_is_0_a_model_learns_from_what_the_judge_says(obeys):
+    result, steps = run(obeys, tasks(lambda digit: True))
+    assert all(step["reward"] == 0 for step in steps)
+    assert result.before["accuracy"] < 0.5 and result.after["accuracy"] > 0.8
+    assert steps[-1]["teacher_kl"] < 0.2 * steps[0]["teacher_kl"]
+    assert steps[0]["episodes_without_feedback"] == steps[0]["timelines_without_teacher"] == 0
+
+
+def test_episodes_without_feedback_teach_nothing_and_are_counted(folder):
+    settings = {"train.steps": 2, "task.validation": None, "train.mini_batches": 2}
+    result, steps = run(folder, tasks(lambda digit: digit < 2), settings)
+    assert all(step["episodes_without_feedback"] == 2 * (DIGITS - 2) for step in steps)
+    assert all(step["tokens_trained"] > 0 < step["tokens_zero_advantage"] for step in steps)
+    found = Audit(Folder(result.run_dir)).run()
+    assert not found.faults and found.excluded["no_credit"] == sum(s["tokens_zero_advantage"] for s in steps)
+
+
+def test_a_step_without_any_feedback_changes_no_weight(folder):
+    _, steps = run(folder, tasks(lambda digit: False), {"train.steps": 2, "task.validation": None})
+    assert [step["optimizer_steps"] for step in steps] == [0, 0]
+    assert [step["weight_version"] for step in steps] == [1, 2]
+
+
+def test_the_answer_of_a_sibling_is_feedback_where_the_job_wants_it(folder):
+    algorithm = {
+        "type": "sdpo",
+        "template": " Say {feedback}.",
+        "solution": 0.0,
+        "solution_template": "{answer}",
+    }
+    settings = {"train.steps": 1, "task.validation": None, "train.algorithm": algorithm}
+    _, steps = run(folder, tasks(lambda digit: digit < 2), settings)
+    assert steps[0]["episodes_without_feedback"] == 0
+
+
+def test_a_deterministic_run_repeats_bit_for_bit(folder):
+    runs = [
+        run(folder, tasks(lambda digit: True), {"train.steps": 2, "task.validation": None}) for _ in range(2)
+    ]
+    one, other = ((result.checkpoint / "model.safetensors").read_bytes() for result, _ in runs)
+    assert one == other
