@@ -30,6 +30,7 @@ from ajet.cli import (
     dpo,
     evaluate,
     export,
+    forecast,
     list_runs,
     new_plugin,
     plan,
@@ -196,6 +197,7 @@ def _commands() -> TyperGroup:
     app.command("show")(show.show)
     app.command("audit")(audit.audit)
     app.command("check")(check.check)
+    app.command("forecast")(forecast.forecast)
     app.command("plan")(plan.plan)
     app.command("serve")(serve.serve)
     app.add_typer(data.app, name="data")

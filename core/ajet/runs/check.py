@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.summary import failures, summarize
 from ajet.runs.chat_format import ChatFormatReport, describe
 from ajet.runs.run_dir import keep_tokenizer, new_run_dir
-from ajet.runs.runtime import open_runtime, training_policy
+from ajet.runs.runtime import Runtime, open_runtime, training_policy
 from ajet.tracker.branches import unused
 from ajet.tracker.breaks import CAUSES, Break, discarded
 from ajet.tracker.call import Call
@@ -129,11 +130,26 @@ class Report:
 
 def check(job: Job, engine: Engine, *, tasks: int, group_size: int) -> Report:
     """Run ``group_size`` episodes of each of the first tasks. They are kept in a run folder."""
-    return run(_check(job, engine, tasks, group_size), job.progress.say)
+    report = run(examined(job, engine, tasks=tasks, group_size=group_size), job.progress.say)
+    warnings = [*warnings_of(report), *_equal(report)]
+    if why := learns_nothing(job.config.rollout.group_size, job.algorithm):
+        warnings.append(("`ajet run` refuses this job", f"rollout.group_size: {why}"))
+    return replace(report, warnings=warnings)
 
 
-async def _check(job: Job, engine: Engine, tasks: int, group_size: int) -> Report:
-    run_dir = new_run_dir(job, "check")
+async def examined(
+    job: Job,
+    engine: Engine,
+    *,
+    tasks: int,
+    group_size: int,
+    name: str = "check",
+    seconds: float | None = None,
+    also: Callable[[Runtime, Sequence[Episode]], Awaitable[None]] | None = None,
+) -> Report:
+    """A few episodes in numbers, without warnings, in a run folder whose name ends with ``name``. After so many ``seconds``
+    those that still run are cancelled. ``also`` gets the episodes while all is open."""
+    run_dir = new_run_dir(job, name)
     keep_tokenizer(run_dir, engine.tokenizer, job.progress)
     recorder = RunRecorder(run_dir)
     plans = plan_step(
@@ -144,8 +160,8 @@ async def _check(job: Job, engine: Engine, tasks: int, group_size: int) -> Repor
     def done(episode: Episode) -> None:
         nonlocal finished
         finished += 1
-        recorder.episode(episode, phase="check", step=1)
-        job.progress.episodes("check", finished, len(plans))
+        recorder.episode(episode, phase=name, step=1)
+        job.progress.episodes(name, finished, len(plans))
 
     try:
         async with open_runtime(job, engine=engine) as runtime:
@@ -154,17 +170,17 @@ async def _check(job: Job, engine: Engine, tasks: int, group_size: int) -> Repor
             if chat_format.fault:
                 job.progress.say(chat_format.fault)
             context_length = job.config.rollout.context_length or engine.context_length
-            episodes = await runtime.rollout(training_policy(job)).run(plans, done)
-        unseen = runtime.installed
-        seconds = time.monotonic() - started
-        recorder.metrics("check", 1, summarize(episodes, seconds))
+            enough = asyncio.Event()
+            if seconds is not None:
+                asyncio.get_running_loop().call_later(seconds, enough.set)
+            episodes = await runtime.rollout(training_policy(job)).run(plans, done, enough)
+            took = time.monotonic() - started
+            if also is not None:
+                await also(runtime, episodes)
+        recorder.metrics(name, 1, summarize(episodes, took))
     finally:
         recorder.close()
-    report = examine(job, run_dir, episodes, seconds, context_length, unseen, chat_format)
-    warnings = warnings_of(report)
-    if why := learns_nothing(job.config.rollout.group_size, job.algorithm):
-        warnings.append(("`ajet run` refuses this job", f"rollout.group_size: {why}"))
-    return replace(report, warnings=warnings)
+    return examine(job, run_dir, episodes, took, context_length, runtime.installed, chat_format)
 
 
 def examine(
@@ -344,14 +360,16 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
                 "Let only the judge read that field of the metadata; task.hidden names such fields.",
             )
         )
-    if report.groups and report.equal_groups > report.groups / 2:
-        found.append(
-            (
-                f"{report.equal_groups} of {report.groups} groups have equal rewards: nothing can be learned from them",
-                "Check more of them (--first, --group-size), or use tasks that succeed sometimes, or a finer reward.",
-            )
-        )
     return found
+
+
+def _equal(report: Report) -> Iterator[tuple[str, str]]:
+    if report.groups and report.equal_groups > report.groups / 2:
+        yield (
+            f"{report.equal_groups} of {report.groups} groups have equal rewards: nothing can be learned from them",
+            "Check more of them (--first, --group-size), or use tasks that succeed sometimes, or a finer reward. `ajet forecast` "
+            "says more.",
+        )
 
 
 def _copied(episode: Episode, name: str) -> bool:

@@ -1,0 +1,132 @@
+"""`ajet forecast`: the first cause that keeps a job from learning, its figures, and that its gradient changes nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.tiny import save_tiny_model
+from tests.tokenizers import thinker
+
+from .conftest import Folder
+
+JOB = """
+task: {reader: tasks.jsonl}
+workflow: agent.py:run
+judge: judges.py:exact
+rollout: {group_size: 4, sampling: {max_tokens: 32}}
+train: {batch_size: 4, steps: 20, learning_rate: 1.0e-4}
+"""
+JUDGES = """
+import hashlib, random
+
+def exact(task, output):
+    return output.response == task.metadata["answer"]
+
+def tossed(task, output, episode):
+    return hashlib.sha256(episode.id.encode()).digest()[0] < 128
+
+def noisy(task, output):
+    return float(random.random() < 0.5)
+
+def contains(task, output):
+    return float(task.metadata["answer"] in (output.response or ""))
+
+def fails(task, output):
+    raise KeyError("score")
+"""
+AGENT = """
+import httpx2
+
+async def ask(task, **more):
+    async with httpx2.AsyncClient() as client:
+        body = {"model": "m", "messages": [{"role": "user", "content": task.query}], **more}
+        answer = await client.post("http://127.0.0.1:9/v1/chat/completions", json=body)
+    answer.raise_for_status()
+    return answer.json()["choices"][0]["message"]["content"]
+
+async def run(task):
+    return await ask(task)
+
+async def cut(task):
+    return await ask(task, max_tokens=1)
+"""
+
+
+@pytest.fixture
+def folder(folder: Folder) -> Folder:
+    folder.write("agent.py", AGENT)
+    folder.write("judges.py", JUDGES)
+    folder.write("job.yaml", JOB)
+    folder.write("answers.yaml", '- {say: "I say 4"}\n')
+    tasks = [{"id": f"t{n}", "query": f"{n} + {n}?", "answer": str(2 * n)} for n in range(3, 15)]
+    folder.write("tasks.jsonl", "".join(f"{json.dumps(task)}\n" for task in tasks))
+    return folder
+
+
+def forecast(folder: Folder, *options: str, episodes: int = 32) -> dict[str, Any]:
+    shown = folder.ajet(
+        "forecast", "job.yaml", "--answers", "answers.yaml", "--episodes", str(episodes), "--json", *options
+    )
+    found: dict[str, Any] = json.loads(shown.out.splitlines()[-1])
+    assert shown.code == bool(found["causes"]), shown.err
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        (("--judge", "judges.py:tossed"), None),
+        (("--judge", "judges.py:exact"), "too hard"),
+        (("--judge", "judges.py:noisy"), "noisy judge"),
+        (("--judge", "judges.py:fails"), "failed episodes"),
+        (("--workflow", "agent.py:cut"), "cut answers"),
+        (("--judge", "judges.py:tossed", "--set", "rollout.group_size=1"), "group size"),
+        (("--judge", "judges.py:tossed", "--set", "train.learning_rate=1.0"), "learning rate"),
+        (("--judge", "judges.py:tossed", "--set", "train.learning_rate=1.0e-9"), "learning rate"),
+    ],
+)
+def test_the_first_cause_is_what_keeps_the_job_from_learning(
+    folder: Folder, options: tuple[str, ...], cause: str | None
+) -> None:
+    causes = forecast(folder, *options)["causes"]
+    assert [c["name"] for c in causes][:1] == ([cause] if cause else []), causes
+    assert all(c["what"] and c["remedy"] for c in causes)
+
+
+def test_tasks_that_are_always_solved_teach_nothing(folder: Folder) -> None:
+    folder.write("tasks.jsonl", '{"id": "a", "query": "2 + 2?", "answer": "4"}\n')
+    folder.write("answers.yaml", '- {say: "4"}\n')
+    (cause,) = forecast(folder)["causes"]
+    assert cause["name"] == "saturated" and "harder tasks" in cause["remedy"]
+
+
+def test_figures_have_intervals_and_hold_for_what_the_episodes_come_from(folder: Folder) -> None:
+    found = forecast(folder, "--judge", "judges.py:tossed", episodes=48)
+    for name, truth in (("signal", {"2": 0.5, "4": 1 - 2 / 16}), ("pass_at", {"1": 0.5, "4": 15 / 16})):
+        for size, value in truth.items():
+            estimate, low, high = found[name][size]
+            assert low <= estimate <= high and low <= value <= high
+    middle, low, high = found["steps"]
+    assert low < middle < high and found["gradient"] is None
+    assert found["step_tokens"] > 0 and found["judge"]["changed"] == 0
+
+
+def test_a_judge_that_can_be_fooled_is_attacked_only_on_demand(folder: Folder) -> None:
+    options = ("--judge", "judges.py:contains")
+    assert forecast(folder, *options)["holes"] is None
+    found = forecast(folder, *options, "--attack")
+    assert "all options at once" in {hole["attack"] for hole in found["holes"]}
+    assert "exploitable judge" in {cause["name"] for cause in found["causes"]}
+
+
+def test_the_gradient_of_a_local_model_is_measured_and_its_page_says_what_it_means(folder: Folder) -> None:
+    save_tiny_model(folder.path / "tiny", thinker())
+    page = folder.ajet(
+        "forecast", "job.yaml", "--model", "tiny", "--judge", "judges.py:tossed", "--episodes", "8"
+    )
+    assert page.code == 0, page.err
+    assert "gradient" in page.out and "pass@1" in page.out and "signal, groups of 4" in page.out
+    assert "Nothing was found that would keep this job from learning." in page.out
