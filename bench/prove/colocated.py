@@ -39,9 +39,10 @@ async def _contract(options: Options) -> dict[str, Any]:
     try:
         for check in ENGINE_CHECKS:
             try:
-                await check(Subject(engine, tolerance=1e-4 if options.reduced else 1e-3))
+                # On a GPU, vLLM's attention multiplies float32 in TF32.
+                await check(Subject(engine, tolerance=1e-4 if options.reduced else 2e-2))
             except Exception as error:
-                failures.append(f"{check.__name__}: {(str(error).strip().splitlines() or [repr(error)])[0]}")
+                failures.append(f"{check.__name__}: {' '.join(repr(error).split())}")
     finally:
         await engine.close()
     if failures:
@@ -71,6 +72,7 @@ async def _measured(options: Options) -> dict[str, Any]:
     try:
         for version in range(ROUNDS):
             if version:
+                torch.cuda.empty_cache()  # of the logprobs below; does nothing without CUDA
                 figures["awake_gib"] = (used() - alone) / 2**30
                 await engine.sleep()
                 figures[f"asleep_gib_{version}"] = (used() - alone) / 2**30

@@ -125,14 +125,18 @@ def _fill(file: Path, size: int) -> None:
 class Peak:
     """The most memory that the device holds in a block beyond what it held before, in bytes; on a CPU that of this process.
 
-    It counts every process on the device, as an engine may run in its own. It looks every 20 ms.
+    It counts every process on the device, as an engine may run in its own, and how much of that torch holds in this one. It looks
+    every 20 ms.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._used = used_on(device)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._device = device
         self.bytes = 0
+        self.own = 0
+        """Of these, what torch's allocator holds in this process; 0 on a CPU."""
 
     def __enter__(self) -> Peak:
         self._before = self._used()
@@ -145,7 +149,10 @@ class Peak:
 
     def _watch(self) -> None:
         while not self._ended.is_set():
-            self.bytes = max(self.bytes, self._used() - self._before)
+            used = self._used() - self._before
+            if used > self.bytes:
+                own = torch.cuda.memory_reserved(self._device) if self._device.type == "cuda" else 0
+                self.bytes, self.own = used, own
             time.sleep(0.02)
 
 

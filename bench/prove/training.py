@@ -43,7 +43,7 @@ def run(options: Options) -> dict[str, Any]:
     names = ("seconds_rollout", "seconds_update", "tokens_sampled", "logprob_diff_mean")
     figures: dict[str, Any] = {name: statistics.median(step[name] for step in warm) for name in names}
     figures["tokens_per_second"] = figures["tokens_sampled"] / figures["seconds_rollout"]
-    figures["peak_gib"] = peak.bytes / 2**30
+    figures |= {"peak_gib": peak.bytes / 2**30, "own_peak_gib": peak.own / 2**30}
     figures = {name: round(value, 4) for name, value in figures.items()} | {"steps": len(done.metrics)}
     return figures | _planned(options, backbone, settings)
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from vllm import SamplingParams
-from vllm.exceptions import VLLMClientError
+from vllm import SamplingParams, exceptions
 from vllm.inputs import TokensPrompt, tokens_input
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
@@ -45,6 +44,8 @@ LOWEST_TEMPERATURE = 0.01
 """vLLM raises temperatures between 0 and this to this."""
 SHUTDOWN_SECONDS = 20.0
 """After this time vLLM's processes are killed; they usually end within 5 seconds."""
+REFUSED: type[Exception] = getattr(exceptions, "VLLMClientError", ValueError)
+"""What vLLM raises for arguments that it refuses; a ValueError before 0.27."""
 
 
 class VLLMEngine:
@@ -245,7 +246,7 @@ class VLLMEngine:
                             "engine vllm: vLLM expands the prompt's images to other tokens than expected; use the local engine"
                         )
                     yield output
-        except VLLMClientError as error:
+        except REFUSED as error:
             raise ValueError(str(error)) from error
         except EngineGenerateError as error:
             raise RuntimeError(str(error.__cause__)) from error
