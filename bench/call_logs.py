@@ -21,6 +21,8 @@ Message = dict[str, Any]
 VOCABULARY = 1000
 ROLES = {"system": 0, "user": 1, "assistant": 2, "tool": 3}
 START, END, NEWLINE, FIRST_WORD = 4, 5, 6, 8
+TURNS = 12
+"""Of an episode of `forks`."""
 WORDS = np.array([f"w{token:03d}" for token in range(VOCABULARY)])
 
 
@@ -218,11 +220,29 @@ def mixed(log: Log, calls: int) -> None:
             chats[number % 9] = chat.fork(1).add_random("user", 60)
 
 
+def forks(log: Log) -> None:
+    """The episodes of a group with forks: four roots of twelve turns, and two rounds of forks from any turn."""
+    roots = Conversation(log, "solver").add_random("system", 400).add_random("user", 120)
+    episodes = [_episode(log, roots.fork(), 0) for _ in range(4)]
+    for _ in range(2):
+        for _ in range(4):
+            chat = episodes[log.between(0, len(episodes) - 1)]
+            turn = log.between(1, TURNS - 1)
+            episodes.append(_episode(log, chat.fork(2 + 2 * turn), turn))
+
+
+def _episode(log: Log, chat: Conversation, turn: int) -> Conversation:
+    for _ in range(turn, TURNS):
+        chat.add("assistant", chat.call(30, 70)).add_random("tool", log.between(40, 110))
+    return chat
+
+
 SCENARIOS: dict[str, Callable[[Log], None]] = {
     "tool30": tool30,
     "werewolf": werewolf,
     "retry": retry,
     "fanout": fanout,
+    "forks": forks,
     "drift": drift,
     "retok": retok,
     "grow": lambda log: grow(log, 100),

@@ -70,6 +70,11 @@ class Call:
     def side(self) -> bool:
         return bool(self.data["tokens"].get("side"))
 
+    @property
+    def replayed(self) -> bool:
+        """Whether a fork got the answer from its parent, which sampled it."""
+        return bool(self.data["tokens"].get("replayed"))
+
     @cached_property
     def versions(self) -> Any:
         """int32: the weight version that sampled each token."""
@@ -123,7 +128,11 @@ class Episode:
         """Tokens that its calls sampled beside the recorded ones: those of attempts before the last one, and answers that no
         client got. 0 where they cannot be told apart from another model's."""
         spent = self.line.get("spent", {}).get("completion_tokens", 0)
-        return 0 if self.others else max(spent - sum(c.end - c.start for c in self.calls.values()), 0)
+        return (
+            0
+            if self.others
+            else max(spent - sum(c.end - c.start for c in self.calls.values() if not c.replayed), 0)
+        )
 
 
 class Journal:
