@@ -74,10 +74,11 @@ class Audit:
 
     def _count(self, episode: Episode, call: Call, rule: str) -> None:
         """Count a call under the rule that keeps its tokens from being trained; an empty rule counts nothing."""
-        self.calls += 1
-        self.sampled += call.end - call.start
-        if rule:
-            self.excluded[rule] += call.end - call.start
+        if not call.replayed:
+            self.calls += 1
+            self.sampled += call.end - call.start
+            if rule:
+                self.excluded[rule] += call.end - call.start
         if fault := call.fault() or self.prompts.fault(episode, call):
             self.faults.append(f"episode {episode.id}, call {call.number}: {fault}")
 
@@ -280,7 +281,11 @@ class Audit:
         for number, call in episode.calls.items():
             count = call.end - call.start
             rule = whole
-            if not call.trained:
+            if call.replayed:
+                rule = "recalled"
+                if not _is_of_its_parent(call, by_id):
+                    wrong(f"call {number}, which is recalled, is no call of its parent")
+            elif not call.trained:
                 rule = self._untrained(wrong, call)
             elif not whole and number in by_filter:
                 rule = by_filter[number]
@@ -363,6 +368,15 @@ class Audit:
                 else f"its oldest token is {learning - oldest:.0f} versions old"
             )
         return "no such rule is known"
+
+
+def _is_of_its_parent(call: Call, by_id: Mapping[str, Episode]) -> bool:
+    """Whether the parent of a fork, if it is known, has a call with the same tokens and logprobs."""
+    parent = by_id.get((call.episode.line.get("fork") or {}).get("parent", ""))
+    return parent is None or any(
+        call.checksum == other.checksum and np.array_equal(call.ids, other.ids)
+        for other in parent.calls.values()
+    )
 
 
 class _Told:
