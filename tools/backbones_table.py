@@ -19,6 +19,7 @@ from ajet.types import Need
 NEEDS: Mapping[Need, str] = {
     "values": "algorithms with a critic (`ppo`)",
     "pairs": "algorithms on pairs (`dpo`)",
+    "teacher": "algorithms with the model as its own teacher (`sdpo`)",
 }
 """What some algorithms need, besides logprobs, which all of these backbones have."""
 ROWS: Mapping[str, Callable[[Capabilities], bool]] = {

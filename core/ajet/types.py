@@ -108,7 +108,7 @@ class JudgeOutput:
     metrics: Mapping[str, float] = field(default_factory=dict)
     rewards: Mapping[str, float] = field(default_factory=dict)
     feedback: str = ""
-    """What was good or wrong, in words: `ajet tune-prompt` learns from it."""
+    """What was good or wrong, in words: `ajet tune-prompt` and the algorithm `sdpo` learn from it."""
     call_rewards: Sequence[float] | Mapping[int, float] = ()
     """Rewards of single calls, besides that of the episode: one for each of `EpisodeView.messages`, or some of them by their places
     there, from 0. docs/credit.md says what a call learns from them."""

@@ -276,7 +276,7 @@ def _samples(
     for name in {adapter(line) for _, _, line, _ in lines}:
         tokens: Counter[OwnCall] = Counter()
         for (episode, _, line, _), counts in zip(lines, taught, strict=True):
-            if counts and adapter(line) == name:  # what nobody teaches is in no mean
+            if counts and adapter(line) == name:  # tokens without a teacher are in no mean
                 tokens.update({(episode.id, span.call): span.end - span.start for span in line.spans})
         weights[name], sums[name or ""] = _weights(algorithm, paths, tokens)
     samples = []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from statistics import pstdev
 
 from ajet.interfaces.algorithm import Algorithm
 from ajet.interfaces.filter import Filter
@@ -27,6 +27,8 @@ from ajet.rollout.scheduler import Rollout
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.summary import Ended, describe_failures, rewards_differ, summarize, totals
 from ajet.types import AjetError, Metrics, Task
+
+log = logging.getLogger("ajet")
 
 OnEpisode = Callable[[str, int, int], None]
 """(phase, done, total)"""
@@ -302,6 +304,13 @@ def step_batch(
     if batch is None:
         raise AjetError(f"step {step}: nothing to train on: {why_nothing(kept, counts)}")
     batch.metrics.update(counts)
+    if teacher and step == 1 and not any(sample.hint for sample in batch.batch.samples):
+        log.warning(
+            "%s: no episode of the first step has feedback that a teacher can read (%.0f have none), so it teaches nothing. Let the judge "
+            "return JudgeOutput(feedback=...), or set train.algorithm.solution.",
+            algorithm.name,
+            batch.metrics["episodes_without_feedback"],
+        )
     used = {e.plan.id for e in kept}
     batch.account.episodes["stale"] = [e.plan.id for e in episodes if e.plan.id not in used]
     return batch, kept
@@ -377,10 +386,8 @@ async def validate(
     started = time.monotonic()
     episodes = await run(plan_validation(tasks, step, kind, limit=limit, repeats=repeats, seed=seed))
     metrics = totals(episodes, time.monotonic() - started)
-    if rewards := [e.reward for e in episodes if e.failure is None]:
-        metrics |= {"reward_std": pstdev(rewards), "reward_min": min(rewards)}
     record(kind, step, metrics)
-    if not rewards:
+    if "reward" not in metrics:
         raise ValidationFailed(
             f"{kind} at step {step}: all {len(episodes)} episodes failed: {describe_failures(episodes)}"
         )

@@ -48,7 +48,7 @@ def _hinted(sample: Sample) -> Sample:
     if hint is None:
         return sample
     longer = len(hint.token_ids) - hint.replaces
-    arrays = {
+    arrays: dict[str, Any] = {
         name: np.concatenate([np.zeros(len(hint.token_ids), array.dtype), array[hint.replaces :]])
         for name in ("mask", "logprobs", "advantages", "weights")
         for array in [getattr(sample, name)]

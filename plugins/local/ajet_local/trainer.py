@@ -229,8 +229,8 @@ class LocalTrainer:
         live = [i for i, s in enumerate(samples) if batch.has_credit(s)]
         missing = [i for i in live if samples[i].reference is None]
         if "reference" in batch.needs and missing:
-            unknown = [samples[i] for i in missing]
-            found = self._of_reference(lambda network: score(network, unknown, self.micro_batch_tokens))
+            lacking = [samples[i] for i in missing]
+            found = self._of_reference(lambda network: score(network, lacking, self.micro_batch_tokens))
             for i, logprobs in zip(missing, found, strict=True):
                 samples[i] = replace(samples[i], reference=logprobs)
         if "before" in batch.needs and len(batch.mini_batches) > 1:  # with one step, `before` is `new`

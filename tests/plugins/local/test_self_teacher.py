@@ -282,10 +282,12 @@ def test_episodes_without_feedback_teach_nothing_and_are_counted(folder):
     assert not found.faults and found.excluded["no_credit"] == sum(s["tokens_zero_advantage"] for s in steps)
 
 
-def test_a_step_without_any_feedback_changes_no_weight(folder):
+def test_a_step_without_any_feedback_changes_no_weight_and_the_first_one_is_reported(folder, caplog):
     _, steps = run(folder, tasks(lambda digit: False), {"train.steps": 2, "task.validation": None})
     assert [step["optimizer_steps"] for step in steps] == [0, 0]
     assert [step["weight_version"] for step in steps] == [1, 2]
+    (said,) = [r.message for r in caplog.records if "teaches nothing" in r.message]
+    assert "JudgeOutput(feedback=...)" in said
 
 
 def test_the_answer_of_a_sibling_is_feedback_where_the_job_wants_it(folder):
