@@ -131,6 +131,18 @@ def test_a_resumed_run_selects_tasks_by_difficulty_as_an_uninterrupted_one(proje
     assert metrics[0]["selector/expected_pass_rate"] == 0.5 != metrics[-1]["selector/expected_pass_rate"]
 
 
+FORKS = ("--set", "rollout.fork.roots=2", "--set", "train.credit=tree")
+
+
+def test_a_killed_run_with_forks_ends_bit_equal_to_an_uninterrupted_one(project) -> None:
+    project.ajet("run", "job.yaml", "--set", "run.dir=forked", *FORKS)
+    (whole,) = project.runs("forked")
+    forks = [line["fork"] for line in live_lines(whole / JOURNAL) if "fork" in line]
+    assert len(forks) >= 12 and {fork["calls"] for fork in forks} == {1}
+    run_dir = kill_and_resume(project, random.Random(3), "forks", *FORKS)
+    assert weights(run_dir) == weights(whole) and story(run_dir) == story(whole)
+
+
 @pytest.mark.slow
 def test_twenty_killed_runs_end_bit_equal(project, whole) -> None:
     check_kills(project, whole, 20)
