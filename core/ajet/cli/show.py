@@ -47,10 +47,11 @@ def show(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the same data as one JSON object.")] = False,
 ) -> None:
-    """Show a run, or one of its episodes: chat, tokens, mask, logprobs, advantage."""
+    """Show a run, or one of its episodes: the tree of its group, chat, tokens, mask, logprobs, advantage."""
     from ajet.reports.credit import run_credit
     from ajet.reports.episode import episode_report
     from ajet.reports.folder import find_run, read_run
+    from ajet.reports.group_tree import GroupTrees
     from ajet.reports.run_summary import summarise
     from ajet.reports.token_text import TokenText
     from ajet.types import ConfigError
@@ -76,9 +77,9 @@ def show(
         raise ConfigError(f"{'--tokens' if tokens else '--all'} needs an episode; name one after {run}.")
     found = read_run(find_run(run))
     credit = run_credit(found)
-    text_of = TokenText(found.dir)
+    text_of, trees = TokenText(found.dir), GroupTrees(found, credit)
     if episode is not None:
-        report = episode_report(found, found.find(episode), credit, text_of)
+        report = episode_report(found, found.find(episode), credit, text_of, trees)
         if html is None:
             _print_json(report) if as_json else _print_episode(report, everything, tokens)
             return
@@ -92,7 +93,7 @@ def show(
     chosen = list(by_id) if everything else [pick.id for pick in summary.picks]
     if episode is not None:
         chosen = [report.header.id]
-    reports = {name: partial(episode_report, found, by_id[name], credit, text_of) for name in chosen}
+    reports = {name: partial(episode_report, found, by_id[name], credit, text_of, trees) for name in chosen}
     try:
         with html.open("w", encoding="utf-8") as file:
             file.writelines(written(summary, reports, everything=everything))

@@ -24,6 +24,8 @@ class Credit:
     algorithm: Algorithm | None
     selection: Selection
     notes: Sequence[str]
+    has_critic: bool = False
+    """Whether advantages are those of tokens, from a critic: records of batches have rewards in their place."""
 
     def advantages(self, entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
         """Advantages of each judged episode of a step with a token to train, by id, as in `build_batch` if filters
@@ -48,11 +50,12 @@ def run_credit(run: Run) -> Credit:
         policy = _built(run, Filter, spec, f"train.filters.{index}", notes)
         if policy is not None:
             filters.append(policy)
-    if isinstance(algorithm, ActorCritic):
+    has_critic = isinstance(algorithm, ActorCritic)
+    if has_critic:
         algorithm = None
         notes.append("advantages are those of tokens, from a critic, and are not recorded")
     seed = str((run.job.get("run") or {}).get("seed", ""))
-    return Credit(algorithm, Selection(filters, train.get("max_timelines"), seed), tuple(notes))
+    return Credit(algorithm, Selection(filters, train.get("max_timelines"), seed), tuple(notes), has_critic)
 
 
 def zero_advantage(run: Run, credit: Credit) -> tuple[int, int]:

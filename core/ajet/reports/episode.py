@@ -14,12 +14,14 @@ from ajet.chat.messages import canonical, images_of, text_of
 from ajet.learning.credit import advantage_of
 from ajet.reports.credit import Credit
 from ajet.reports.folder import Entry, Run
+from ajet.reports.group_tree import GroupTree, GroupTrees
 from ajet.reports.token_text import TokenText
 from ajet.rollout.episode import Episode
 from ajet.rollout.image_folder import image_file
 from ajet.tracker.breaks import CAUSES, Break
 from ajet.tracker.call import Call, Exchange, MessageNode
 from ajet.tracker.timelines import Timeline, timelines
+from ajet.types import Span
 
 EDGE = 16
 """Tokens that are always shown at each end of a long context."""
@@ -143,18 +145,27 @@ class EpisodeReport:
     breaks: tuple[BreakReport, ...]
     notes: tuple[str, ...]
     printed: str = ""
+    tree: GroupTree | None = None
+    """That of its group; None if it is alone."""
 
 
-def episode_report(run: Run, entry: Entry, credit: Credit, text_of: TokenText) -> EpisodeReport:
-    """The report of an episode. Raises AjetError if the journal has changed since it was read."""
+def episode_report(
+    run: Run, entry: Entry, credit: Credit, text_of: TokenText, trees: GroupTrees | None = None
+) -> EpisodeReport:
+    """The report of an episode, with the tree of its group if ``trees`` are given. Raises AjetError if the journal has changed since
+    it was read."""
     episode = run.episode(entry)
     members = run.members(entry) if entry.group is not None else []
     found = credit.advantages(run.together(entry)).get(entry.id, {})
+    recorded = trees.trained(entry) if trees else None
+    of_calls = {c: a for (id, c), a in recorded.items() if id == entry.id} if recorded is not None else None
     learned = episode.failure is None and entry.group is not None
     trained = credit.selection.choose(episode)[0] if learned else []
     taken = {span.call for line in trained for span in line.spans}
     rest = timelines([c for c in episode.record.calls if c.number not in taken])
-    scribe = _Scribe(episode, text_of, found, partial(image_file, run.dir))
+    if of_calls is not None and not _as_a_whole(trained, found, of_calls):
+        found = {}
+    scribe = _Scribe(episode, text_of, found, partial(image_file, run.dir), of_calls)
     about = "trained" if entry.phase == "train" else "would be trained"
     conversations = [scribe.conversation(line, True, about) for line in _as_told(trained)]
     conversations += [
@@ -199,11 +210,18 @@ def episode_report(run: Run, entry: Entry, credit: Credit, text_of: TokenText) -
         tuple(break_report(b, text_of) for b in episode.breaks),
         tuple(notes),
         episode.printed.text,
+        trees.of(entry) if trees else None,
     )
 
 
 def _as_told(lines: Sequence[Timeline]) -> list[Timeline]:
     return sorted(lines, key=lambda line: min(span.call for span in line.spans))
+
+
+def _as_a_whole(lines: Sequence[Timeline], found: Mapping[str, float], of_calls: Mapping[int, float]) -> bool:
+    """Whether the episode's advantages are those with which its calls were trained: with credit of calls they differ."""
+    spans = [span for line in lines for span in line.spans if found and span.call in of_calls]
+    return all(np.isclose(of_calls[s.call], advantage_of(found, s.agent, s.target), atol=1e-5) for s in spans)
 
 
 def _why_not(episode: Episode, entry: Entry, line: Timeline) -> str:
@@ -253,9 +271,12 @@ class _Scribe:
         text_of: TokenText,
         advantages: Mapping[str, float],
         image_of: Callable[[str], Path | None],
+        of_calls: Mapping[int, float] | None = None,
     ) -> None:
         self._image_of = image_of
         self._advantages = advantages
+        self._of_calls = of_calls
+        """The advantages that were trained, if they are known."""
         self._calls: Mapping[int, Call] = {c.number: c for c in episode.record.calls}
         self._exchanges: Mapping[int, Exchange] = {e.number: e for e in episode.record.exchanges}
         self._answers = {e.answer: e for e in reversed(episode.record.exchanges)}
@@ -348,13 +369,16 @@ class _Scribe:
                     temperature=span.temperature,
                     logprobs=tuple(logprobs),
                     versions=tuple(line.versions[span.start : span.end].tolist()),
-                    advantage=advantage_of(self._advantages, span.agent, span.target)
-                    if trained and self._advantages
-                    else None,
+                    advantage=self._advantage(span) if trained else None,
                 )
             )
             at = span.end
         return parts
+
+    def _advantage(self, span: Span) -> float | None:
+        if self._of_calls is not None:
+            return self._of_calls.get(span.call)
+        return advantage_of(self._advantages, span.agent, span.target) if self._advantages else None
 
 
 def _context(ids: Sequence[int], texts: Sequence[str | None], start: int, stop: int) -> Tokens:

@@ -15,6 +15,7 @@ from itertools import groupby, pairwise
 from rich.text import Text
 
 from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport, Line, Tokens
+from ajet.reports.group_tree import GroupNode, GroupTree, Stretch
 from ajet.reports.labels import episode_labels, fold, run_labels, shortened, step_table, who
 from ajet.reports.run_summary import Count, RunSummary
 from ajet.reports.token_text import readable, visible
@@ -23,6 +24,8 @@ from ajet.utils.terminal import table
 _columns = partial(table, most=sys.maxsize)
 
 BARS = "▁▂▃▄▅▆▇█"
+MOST_BRANCHES = 40
+"""Lines of a group's tree, unless all are asked for."""
 WIDEST = 40
 """Bars of a sparkline."""
 LONGEST = 2000
@@ -65,6 +68,10 @@ def describe_episode(
     yield Text(readable(_columns(episode_labels(report))))
     for note in report.notes:
         yield Text(readable(f"note: {note}"))
+    if report.tree:
+        yield Text(f"\n{group_title(report.tree)}", "bold")
+        for line in group_lines(report.tree, report.header.id, everything=everything):
+            yield Text(readable(line))
     legend = True
     for conversation in report.conversations:
         yield Text(f"\n{_title(conversation)}", "bold")
@@ -136,6 +143,61 @@ def _message(line: Line, everything: bool) -> Iterator[Text]:
 def _indented(text: str, everything: bool) -> str:
     text = readable(text if everything else shortened(text, LONGEST))
     return "\n".join(f"     {line}" for line in text.split("\n"))
+
+
+# --------------------------------------------------------------------------- the group
+
+
+def group_title(tree: GroupTree) -> str:
+    """How many episodes the group has, and what they are worth."""
+    value = "none was judged" if tree.value is None else f"value {tree.value:.3g}"
+    recorded = "" if tree.is_recorded else "; no record of its step, so advantages are unknown"
+    return f"group of {tree.leaves} episodes: {value}{recorded}"
+
+
+def group_lines(tree: GroupTree, shown: str, *, everything: bool) -> list[str]:
+    """The tree of a group, a line for each stretch of calls, the episode ``shown`` marked. A long tree is cut."""
+    last = {node.parent: place for place, node in enumerate(tree.nodes)}
+    above: list[str] = []
+    """For each node, what stands before the lines below it."""
+    rows: list[Sequence[str]] = []
+    for place, node in enumerate(tree.nodes):
+        before = above[node.parent] if node.parent >= 0 else ""
+        is_last = last[node.parent] == place
+        above.append(before + ("   " if is_last else "│  "))
+        lead = before + ("└─ " if is_last else "├─ ")
+        stretches = node.stretches or (Stretch((), "", "", None),)
+        for stretch in stretches:
+            ends = stretch is stretches[-1]
+            rows.append(
+                (
+                    lead + _calls(stretch.calls),
+                    stretch.agent,
+                    "" if stretch.advantage is None else f"{stretch.advantage:+.3f}",
+                    _worth(node) if ends else "",
+                    ("◀ " if node.episode == shown else "") + node.episode if ends and node.episode else "",
+                    stretch.words,
+                )
+            )
+            lead = above[-1]
+    most = len(rows) if everything else MOST_BRANCHES
+    heads = ("CALLS", "AGENT", "ADVANTAGE", "WORTH", "EPISODE", "ANSWER")
+    lines = _columns([heads, *rows[:most]]).splitlines()
+    return lines + ([f"… {len(rows) - most} more lines; --all shows them"] if len(rows) > most else [])
+
+
+def _calls(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return "no call"
+    return f"call {numbers[0]}" if len(numbers) == 1 else f"calls {numbers[0]}–{numbers[-1]}"
+
+
+def _worth(node: GroupNode) -> str:
+    if node.failure:
+        return f"failed: {node.failure}"
+    if node.value is None:
+        return "none was judged"
+    return f"reward {node.value:.3g}" if node.episode else f"value {node.value:.3g}"
 
 
 # --------------------------------------------------------------------------- tokens

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -101,6 +102,41 @@ def packed(step: int, batch: Batch, account: Account, *, with_tokens: bool = Tru
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **arrays)
     return file.getvalue()
+
+
+MOST_RECORDED = 1 << 30
+"""Bytes of a record's JSON and of its advantages that are read."""
+
+
+def trained_advantages(run_dir: Path, step: int) -> dict[tuple[str, int], float] | None:
+    """The advantage with which a step trained each call, by episode and number: the mean over the call's tokens. None if there is no
+    record of the step that can be read."""
+    path = batch_file(run_dir, step)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if any(
+                archive.getinfo(f"{name}.npy").file_size > MOST_RECORDED for name in ("about", "advantages")
+            ):
+                return None
+        with np.load(path, allow_pickle=False) as arrays:
+            about, advantages = json.loads(arrays["about"].tobytes()), arrays["advantages"]
+        found, at = {}, 0
+        for sample in about["samples"]:
+            for start, end, call, *_ in sample["spans"]:
+                found[str(sample["episode"]), int(call)] = float(advantages[at + start : at + end].mean())
+            at += sample["length"]
+    except (
+        OSError,
+        EOFError,
+        LookupError,
+        TypeError,
+        ValueError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ):
+        return None
+    return found
 
 
 def write_batch(path: Path, data: bytes) -> None:
