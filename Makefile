@@ -10,7 +10,7 @@ SHELL := /bin/bash
 
 BASE := $(addprefix plugins/,openai_sdk readers judges local loggers vllm)
 FRAMEWORKS := $(addprefix plugins/,langgraph agentscope openai_agents autogen)
-PLUGINS := $(BASE) plugins/online plugins/prompts plugins/studio plugins/tinker $(FRAMEWORKS)
+PLUGINS := $(BASE) plugins/environments plugins/online plugins/prompts plugins/studio plugins/tinker $(FRAMEWORKS)
 # They need Ray, and verl or Trinity, or Harbor and Python 3.12, in environments of their own; here they show what they say
 # where these are missing.
 CLUSTER := plugins/verl plugins/trinity plugins/harbor

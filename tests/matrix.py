@@ -1,5 +1,5 @@
-"""The capture tests under other releases of the SDKs, and the quick starts of agent frameworks and the loggers'
-tools that do not fit beside each other in .venv: each group in an environment of its own.
+"""The capture tests under other releases of the SDKs, the quick starts of agent frameworks and the loggers' tools that do not
+fit beside each other in .venv, and libraries of environments: each group in an environment of its own.
 
     python tests/matrix.py                 # all of them; `make test-matrix`
     python tests/matrix.py openai-1.66     # one
@@ -11,6 +11,7 @@ uv installs them, as pip's resolver takes tens of minutes for some of these sets
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -53,6 +54,21 @@ class Environment:
         return pinned or [name_of(self.packages[0])]
 
 
+@dataclass(frozen=True)
+class Library:
+    """A library of environments. AgentJet is not installed there: the tests run in .venv, and get the other Python."""
+
+    packages: tuple[str, ...]
+    test: str
+    python: str
+    """The oldest Python that it takes."""
+
+    @property
+    def subjects(self) -> list[str]:
+        """The distributions that are pinned."""
+        return [name_of(package) for package in self.packages if "==" in package]
+
+
 def name_of(requirement: str) -> str:
     """The distribution that a requirement names."""
     return re.split(r"[=<>\[]", requirement)[0]
@@ -76,7 +92,7 @@ QUIET = {
 }
 """Frameworks fetch price lists and send statistics while they are imported, if nothing forbids it."""
 
-ENVIRONMENTS = {
+ENVIRONMENTS: dict[str, Environment | Library] = {
     "openai-1.66": Environment(("openai==1.66.5",), *SDK),
     "openai-2": Environment(("openai>=2,<3",), *SDK),
     "openai-3": Environment(("openai>=3,<4",), *SDK),
@@ -129,6 +145,12 @@ ENVIRONMENTS = {
         constrained=False,
     ),
     "crewai": frameworks(("crewai==1.15.30", "openai<3"), "crewai"),
+    # Its harnesses are programs of uv. The words are of TextArena's games.
+    "verifiers": Library(("verifiers==0.4.0", "textarena==0.7.4", "nltk", "uv"), "verifiers", "3.11"),
+    "openenv": Library(("openenv==0.10.0", "openenv-dipg-safety==0.1.67"), "openenv", "3.11"),
+    "nemo-gym": Library(("nemo-gym==0.4.0", "tiktoken"), "nemo_gym", "3.12"),
+    "inspect": Library(("inspect-ai==0.3.285", "inspect-evals==0.26.0", "openai"), "inspect", "3.11"),
+    "mcp-servers": Library(("mcp-server-time", "mcp-server-calculator"), "mcp", "3.11"),
 }
 
 
@@ -146,10 +168,15 @@ def main() -> int:
     lines, failed = [], False
     for name in names:
         environment = ENVIRONMENTS[name]
-        python = make(name, environment)
+        if isinstance(environment, Library):
+            python = make_library(name, environment)
+            runs, given = Path(sys.executable), (f"tests/plugins/environments/test_{environment.test}.py",)
+        else:
+            python = runs = make(name, environment)
+            given = environment.tests
         done = subprocess.run(
-            [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(tests or environment.tests)],
-            env={**os.environ, **QUIET},
+            [runs, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(tests or given)],
+            env={**os.environ, **QUIET, "AJET_LIBRARY_PYTHON": str(python)},
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -184,6 +211,34 @@ def make(name: str, environment: Environment) -> Path:
     install(python, "--no-deps", RENDERERS[0], *given)
     stamp.write_text(wanted)
     return python
+
+
+def make_library(name: str, library: Library) -> Path:
+    """The Python of a library's environment, which is made unless it is there."""
+    folder = CACHE / name
+    stamp, wanted = folder / "stamp", repr(library)
+    if not (stamp.exists() and stamp.read_text() == wanted):
+        print(f"{name}: installing {', '.join(library.packages)}", flush=True)
+        subprocess.run([python_from(library.python), "-m", "venv", "--clear", folder], check=True)
+        install(folder / "bin" / "python", *library.packages)
+        stamp.write_text(wanted)
+    return folder / "bin" / "python"
+
+
+def python_from(oldest: str) -> str:
+    """A Python that is new enough, perhaps one of pyenv's. Exits if there is none."""
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    test = f"import sys; sys.exit(sys.version_info < {tuple(map(int, oldest.split('.')))})"
+    for python in (
+        sys.executable,
+        "python3.12",
+        "python3.13",
+        *sorted(map(str, versions.glob("3.1[2-9]*/bin/python"))),
+    ):
+        with contextlib.suppress(OSError):
+            if subprocess.run([python, "-c", test], capture_output=True).returncode == 0:
+                return python
+    sys.exit(f"Python {oldest} or newer is needed. Install one.")
 
 
 def pins_besides(packages: tuple[str, ...]) -> str:

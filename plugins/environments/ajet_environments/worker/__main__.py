@@ -1,0 +1,148 @@
+"""The program that runs a library's environments, with the Python of an environment in which the library is installed.
+
+    python worker LIBRARY OPTIONS
+
+It needs the standard library and that library only. Requests are lines of JSON on stdin, answers lines of JSON on stdout, one for
+each request, in their order:
+
+    {"do": "tasks", "count": 100}                       {"tasks": [{"id": …, "query": …, "metadata": {…}}]}
+    {"do": "run", "index": 3, "model": {…}, …}          {"ok": true, "reward": 1.0, "metrics": {…}, "response": …, "error": ""}
+
+An answer without ``ok`` is an episode that has failed. The program ends with its stdin, and at SIGTERM, in both cases after
+the episode that runs has been cancelled, so that the library releases what it has opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+HOSTS = (
+    "api.anthropic.com",
+    "api.deepseek.com",
+    "api.groq.com",
+    "api.mistral.ai",
+    "api.openai.com",
+    "api.pinference.ai",
+    "api.together.xyz",
+    "api.x.ai",
+    "generativelanguage.googleapis.com",
+    "integrate.api.nvidia.com",
+    "openrouter.ai",
+    "router.huggingface.co",
+)
+"""Hosts of models. What asks one of them is neither recorded nor the model of the job."""
+
+
+class OwnModel(Exception):
+    """The environment asks a model of its own."""
+
+
+class Hosts:
+    """Refuses connections to hosts of models, and tells of it: libraries try again for minutes, or make exceptions rewards of 0."""
+
+    def __init__(self) -> None:
+        self.refused = ""
+        self.tell: Callable[[], object] = lambda: None
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """An audit hook."""
+        if event == "socket.getaddrinfo" and (host := _text(arguments[0])) in HOSTS:
+            self.refused = (
+                f"the environment asks a model at {host} itself, which is neither trained nor recorded; "
+                "name the frozen target that is to answer it in workflow.judge, and give the environment no address of its own"
+            )
+            self.tell()
+            raise OwnModel(self.refused)
+
+
+class Serving:
+    """Answers requests, one after the other."""
+
+    def __init__(self, library: Any, write: Any, hosts: Hosts) -> None:
+        self._library = library
+        self._write = write
+        self._hosts = hosts
+
+    async def run(self) -> None:
+        """Answer until stdin ends."""
+        loop = asyncio.get_running_loop()
+        lines: asyncio.Queue[bytes] = asyncio.Queue()
+        task = asyncio.current_task()
+        assert task
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+
+        def read() -> None:
+            for line in sys.stdin.buffer:
+                loop.call_soon_threadsafe(lines.put_nowait, line)
+            loop.call_soon_threadsafe(task.cancel)
+
+        threading.Thread(target=read, daemon=True).start()
+        while True:
+            await self._answer(json.loads(await lines.get()))
+
+    async def _answer(self, request: dict[str, Any]) -> None:
+        loop, self._hosts.refused = asyncio.get_running_loop(), ""
+        doing = asyncio.ensure_future(self._do(request))
+        self._hosts.tell = lambda: loop.call_soon_threadsafe(doing.cancel)
+        try:
+            answer = await doing
+        except asyncio.CancelledError:
+            if not self._hosts.refused:
+                raise
+        except Exception as error:  # of the environment: the next episode may well succeed
+            answer = failed(error)
+        if self._hosts.refused:
+            answer = {"ok": False, "error": self._hosts.refused}
+        self._write.write(json.dumps(answer, default=str).encode() + b"\n")
+        self._write.flush()
+
+    async def _do(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["do"] == "tasks":
+            return {"tasks": self._library.tasks(request["count"])}
+        os.environ.update(request["variables"])
+        found: dict[str, Any] = await self._library.run(request["index"], request["model"], request["judge"])
+        return found
+
+
+def failed(error: BaseException) -> dict[str, Any]:
+    """The answer for an exception."""
+    return {"ok": False, "error": f"{type(error).__name__}: {' '.join(str(error).split())[:2000]}"}
+
+
+def _text(host: Any) -> str:
+    return host.decode(errors="replace") if isinstance(host, bytes) else str(host)
+
+
+def main() -> None:
+    """The command line."""
+    write = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the library prints
+    hosts = Hosts()
+    sys.addaudithook(hosts)
+    name, options = sys.argv[1], json.loads(sys.argv[2])
+    try:
+        library = importlib.import_module(f"of_{name}").Library(**options)
+    except Exception as error:  # of the options, or of imports of the library
+        for _ in sys.stdin:
+            write.write(json.dumps(failed(error)).encode() + b"\n")
+            write.flush()
+        return
+    try:
+        asyncio.run(Serving(library, write, hosts).run())
+    except asyncio.CancelledError:
+        pass
+    finally:
+        write.flush()
+        os._exit(0)  # a library's threads would keep the program alive
+
+
+if __name__ == "__main__":
+    main()

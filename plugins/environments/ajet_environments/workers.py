@@ -1,0 +1,200 @@
+"""Programs that run a library's environments in its own Python, kept for further episodes, and what ends them.
+
+A program that has answered is used again: importing a library takes seconds. One whose episode is cancelled cancels it, so
+that the library releases what it has opened, and ends. What is left of a program is found by a variable that all its processes
+inherit, also those that have made a session of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ajet import ConfigError
+from ajet.interfaces.service import looks_secret
+from ajet.interfaces.workflow import EpisodeEndpoint, WorkflowFailed
+
+PROGRAM = Path(__file__).parent / "worker"
+SECONDS_TO_RELEASE = 10.0
+"""Maximum time in which a library releases what a cancelled episode has opened."""
+SECONDS_TO_LIST = 600.0
+"""Maximum time for listing tasks: data sets are read, and libraries imported."""
+_MARK = "AJET_ENVIRONMENT"
+_QUIET = {"INSPECT_DISPLAY": "none", "PRIME_RUNS_MODE": "disabled"}
+"""Inspect would draw its table, verifiers send what it runs to its makers."""
+_MOST_LINE = 64 << 20
+_SAID = 600
+"""Characters of what a program printed that an error shows."""
+
+
+def list_tasks(about: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """The first tasks of a library's environment. Raises ConfigError."""
+    with tempfile.TemporaryDirectory(prefix="ajet-environment-") as folder:
+        mark = secrets.token_hex(8)
+        try:
+            done = subprocess.run(
+                _command(about),
+                input=json.dumps({"do": "tasks", "count": count}).encode() + b"\n",
+                capture_output=True,
+                env=_variables(about, mark, folder),
+                timeout=SECONDS_TO_LIST,
+            )
+        except OSError as error:
+            raise ConfigError("python", f"{about['python']}: {error.strerror}. Name the Python of an environment in which "
+                              f"{about['library']} is installed.") from None  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise ConfigError("environment", f"listed no tasks within {SECONDS_TO_LIST:.0f} s.") from None
+        finally:
+            _kill(mark)
+    try:
+        answer = json.loads(done.stdout.splitlines()[0])
+    except (IndexError, ValueError):
+        answer = {"error": _end_of(done.stderr.decode(errors="replace"))}
+    if "tasks" not in answer:
+        raise ConfigError("environment", f"{about['library']} cannot open it: {answer['error']}")
+    tasks: list[dict[str, Any]] = answer["tasks"]
+    return tasks
+
+
+class Workers:
+    """The programs of a job. `end` ends them."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[_Worker]] = {}
+        """By what they run."""
+        self._all: set[_Worker] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def run(self, about: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request of a library's environment. If the caller is cancelled, the episode is released in its own
+        time. Raises WorkflowFailed if the program ends without an answer."""
+        key = json.dumps(about, sort_keys=True)
+        idle = self._idle.setdefault(key, [])
+        worker = idle.pop() if idle else await self._start(about)
+        try:
+            answer = await worker.ask(request)
+        except BaseException:
+            self._end_later(worker)
+            raise
+        idle.append(worker)
+        return answer
+
+    async def end(self) -> None:
+        """End all programs; what they have started, too."""
+        for worker in list(self._all):
+            self._end_later(worker)
+        while self._ending:
+            await asyncio.wait(self._ending)
+
+    async def _start(self, about: Mapping[str, Any]) -> _Worker:
+        worker = _Worker()
+        self._all.add(worker)
+        try:
+            await worker.start(about)
+        except BaseException:
+            self._end_later(worker)
+            raise
+        return worker
+
+    def _end_later(self, worker: _Worker) -> None:
+        if worker in self._all:
+            self._all.discard(worker)
+            ending = asyncio.ensure_future(worker.end())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+
+class _Worker:
+    """One program."""
+
+    def __init__(self) -> None:
+        self._mark = secrets.token_hex(8)
+        self._folder = Path(tempfile.mkdtemp(prefix="ajet-environment-"))
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self, about: Mapping[str, Any]) -> None:
+        """Start it. Raises WorkflowFailed."""
+        try:
+            with (self._folder / "said").open("wb") as said:
+                self._process = await asyncio.create_subprocess_exec(
+                    *_command(about),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=said,
+                    env=_variables(about, self._mark, str(self._folder)),
+                    limit=_MOST_LINE,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise WorkflowFailed("start", f"{about['python']}: {error.strerror}") from error
+
+    async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request. Raises WorkflowFailed if there is none."""
+        assert self._process and self._process.stdin and self._process.stdout
+        with contextlib.suppress(ConnectionError):  # it has ended: then there is no line either
+            self._process.stdin.write(json.dumps(request, default=str).encode() + b"\n")
+            await self._process.stdin.drain()
+        line = await self._process.stdout.readline()
+        if not line:
+            said = (self._folder / "said").read_text(errors="replace")
+            raise WorkflowFailed(
+                "ended", f"the environment's program ended without an answer: {_end_of(said)}"
+            )
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    async def end(self) -> None:
+        """End it, at first in a way that lets the library release what is open."""
+        process = self._process
+        try:
+            if process and process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.terminate()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), SECONDS_TO_RELEASE)
+        finally:
+            _kill(self._mark)
+            if process:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _command(about: Mapping[str, Any]) -> list[str]:
+    return [about["python"], str(PROGRAM), about["library"], json.dumps(about["options"])]
+
+
+def _variables(about: Mapping[str, Any], mark: str, folder: str) -> dict[str, str]:
+    """Ours, without secrets and addresses of models: an environment would ask models of its own with them."""
+    ours = {name: value for name, value in os.environ.items() if not looks_secret(name)}
+    endpoints = EpisodeEndpoint("http://127.0.0.1:1/v1", "").environment().keys() - {"NO_PROXY", "no_proxy"}
+    for ours_only in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", *endpoints):
+        ours.pop(ours_only, None)
+    programs = f"{Path(about['python']).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    given = {"PATH": programs, "TMPDIR": folder, _MARK: mark}
+    return {**ours, **_QUIET, **given, **about["variables"]}
+
+
+def _kill(mark: str) -> None:
+    """Kill all processes with a mark. Only where there is /proc."""
+    marked = f"{_MARK}={mark}".encode()
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if marked in file.read_bytes().split(b"\0"):
+                os.kill(int(file.parent.name), signal.SIGKILL)
+
+
+def _end_of(said: str) -> str:
+    lines = [line for line in said.splitlines() if line.strip()]
+    return " / ".join(lines)[-_SAID:] or "it printed nothing"

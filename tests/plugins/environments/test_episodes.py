@@ -1,0 +1,243 @@
+"""Episodes of a library's environment in programs of their own: rewards, refusals, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ajet import ConfigError, Task, load_run
+from ajet.cli import run_program
+from ajet.interfaces.workflow import EpisodeEndpoint, WorkflowFailed
+from ajet_environments import LibraryTasks, LibraryWorkflow, workers
+
+pytestmark = pytest.mark.models("starter")
+
+EPISODES = 200
+AT_ONCE = 10
+ABOUT = {
+    "library": "fake",
+    "python": sys.executable,
+    "variables": {"PYTHONPATH": str(Path(__file__).parent / "fake")},
+}
+
+
+def about(what: str = "") -> dict[str, Any]:
+    return {**ABOUT, "options": {"what": what}}
+
+
+def task(what: str = "", index: int = 1) -> Task:
+    return Task(
+        str(index), f"What is {index} + {index}?", metadata={"environment": {**about(what), "index": index}}
+    )
+
+
+class Silent:
+    """A tuner whose model never answers."""
+
+    auxiliary = ()
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def as_base_url(self) -> EpisodeEndpoint:
+        return EpisodeEndpoint(self._url, "key")
+
+
+@pytest.fixture
+def nothing_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No process of an environment, and no folder of one, is there in the end."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield
+    assert not list(folder.glob("ajet-environment-*"))
+    assert not marked()
+
+
+def marked() -> list[str]:
+    """The processes that environments' programs of this process have started."""
+    ours = str(Path(__file__).parent / "fake").encode()
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            variables = file.read_bytes()
+        except OSError:
+            continue
+        if b"AJET_ENVIRONMENT=" in variables and ours in variables:
+            found.append(file.parent.name)
+    return found
+
+
+async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A model's answer that never comes."""
+    await reader.read()
+    writer.close()
+
+
+def check(folder: Path, what: str, answers: list[Any], *more: str, **sections: Any) -> list[Any]:
+    """The episodes of `ajet check` on four tasks, with scripted answers."""
+    (folder / "agent.py").write_text(
+        "from pathlib import Path\n"
+        "from ajet.interfaces.reader import SelectingReader\n"
+        "from tests.plugins.environments.test_episodes import task\n"
+        "class Tasks(SelectingReader):\n"
+        "    name = 'fake'\n"
+        f"    def source(self): return [task({what!r}, n) for n in range(1, 4)]\n"
+    )
+    job = {
+        "task": {"reader": {"type": f"{folder}/agent.py:Tasks"}},
+        "workflow": {"type": "library"},
+        "model": "starter",
+        "rollout": {"retries": 0},
+        **sections,
+    }
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    (folder / "answers.yaml").write_text(yaml.safe_dump(answers))
+    options = ["--answers", str(folder / "answers.yaml"), "--first", "3", "--group-size", "1", *more]
+    run_program(["check", str(folder / "job.yaml"), *options])
+    (run,) = folder.glob("runs/*-check")
+    return sorted(load_run(run).episodes(), key=lambda episode: episode.task)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_librarys_reward_is_the_episodes_and_its_calls_are_the_episodes_calls(folder: Path) -> None:
+    episodes = check(folder, "", [{"when": "2 + 2", "say": "It is 4."}, {"say": "It is 7."}])
+    assert [episode.failure for episode in episodes] == [None] * 3
+    assert [episode.reward for episode in episodes] == [0.0, 1.0, 0.0]
+    assert [episode.response for episode in episodes] == ["It is 7.", "It is 4.", "It is 7."]
+    assert [episode.calls for episode in episodes] == [1, 1, 1]
+
+
+def test_it_keeps_to_the_contract_of_workflows(check_workflow: Any, nothing_left: None) -> None:
+    check_workflow(LibraryWorkflow(), tasks=[task("", 1), task("", 2)], answer="4")
+
+
+def test_after_200_cancelled_episodes_no_process_socket_or_folder_is_left(nothing_left: None) -> None:
+    draw = random.Random(0)
+    kinds = ("", "hangs", "holds on", "is not valid")
+
+    async def cancel_all() -> None:
+        server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+        tuner = Silent(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+        open_before = len(os.listdir("/proc/self/fd"))
+        async with LibraryWorkflow().open() as live:
+
+            async def episode(number: int) -> None:
+                running = asyncio.ensure_future(live.execute(task(kinds[number % 4]), tuner))  # type: ignore[arg-type]
+                # At any moment: before there is a program, while it starts, and while the episode runs.
+                await asyncio.wait([running], timeout=draw.uniform(0, 1.5))
+                running.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await running
+
+            for first in range(0, EPISODES, AT_ONCE):
+                await asyncio.gather(*(episode(first + n) for n in range(AT_ONCE)))
+        await asyncio.sleep(0.1)  # the server sees that its clients are gone
+        assert len(os.listdir("/proc/self/fd")) <= open_before
+        server.close()
+
+    patient = workers.SECONDS_TO_RELEASE
+    workers.SECONDS_TO_RELEASE = 1.0
+    try:
+        asyncio.run(cancel_all())
+    finally:
+        workers.SECONDS_TO_RELEASE = patient
+
+
+def test_a_program_is_used_for_further_episodes(nothing_left: None) -> None:
+    async def pids() -> set[str]:
+        found = set()
+        pool = workers.Workers()
+        for _ in range(3):
+            answer = await pool.run(about("is not valid"), {"do": "tasks", "count": 1})
+            assert answer["tasks"]
+            found |= set(marked())
+        await pool.end()
+        return found
+
+    assert len(asyncio.run(pids())) == 1
+
+
+@pytest.mark.parametrize(
+    "what, cause, said",
+    [
+        ("is not valid", "environment", "the sandbox has failed"),
+        ("dies", "ended", "ended without an answer"),
+        ("fixed address", "environment", "asks a model at api.openai.com itself.*workflow.judge"),
+        ("asks a judge", "environment", "OPENAI_BASE_URL"),  # no address of ours, nor the user's
+    ],
+)
+def test_an_episode_without_a_valid_reward_has_failed_and_does_not_count_as_zero(
+    what: str, cause: str, said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    episodes = check(folder, what, [{"say": "4"}])
+    assert [episode.failure for episode in episodes] == [f"workflow:{cause}"] * 3
+    for episode in episodes:
+        assert "\n" not in episode.error
+        assert pytest.raises(AssertionError, match=said).matches(AssertionError(episode.error))
+
+
+def test_what_an_environment_asks_a_model_for_its_reward_is_answered_by_a_frozen_target_and_not_trained(
+    folder: Path,
+) -> None:
+    (folder / "grader.yaml").write_text('- say: "2, 4 or 6 is right."')
+    frozen = {"type": "script", "path": str(folder / "grader.yaml")}
+    targets = {"main": {}, "grader": {"agents": ["none"], "frozen_model": frozen}}
+    answers, workflow = [{"say": "It is 8."}], {"type": "library", "judge": "grader"}
+    episodes = check(folder, "asks a judge", answers, targets=targets, workflow=workflow)
+    assert [(episode.failure, episode.reward) for episode in episodes] == [(None, 1.0)] * 3
+    for episode in episodes:
+        assert episode.calls == len(episode.timelines) == 1  # that of the policy
+        assert "right" not in str(episode.messages) and "It is 8." in str(episode.messages)
+
+
+def test_a_judge_that_is_trained_is_refused(folder: Path) -> None:
+    workflow = {"type": "library", "judge": "main"}
+    (episode, *_) = check(folder, "asks a judge", [{"say": "4"}], targets={"main": {}}, workflow=workflow)
+    assert episode.failure == "workflow:judge" and "no target with a frozen_model" in episode.error
+
+
+@pytest.mark.parametrize(
+    "fields, said",
+    [
+        (
+            {"python": "/nowhere/python"},
+            "/nowhere/python: No such file.*Name the Python of an environment in which inspect",
+        ),
+        (
+            {"options": {"task": "nowhere:f"}},
+            "inspect cannot open it: ModuleNotFoundError: No module named 'inspect_ai'",
+        ),
+    ],
+)
+def test_an_environment_that_cannot_be_opened_is_said_in_one_line(
+    fields: dict[str, Any], said: str, nothing_left: None
+) -> None:
+    given = {"library": "inspect", "python": sys.executable, "options": {"task": "a:b"}, **fields}
+    with pytest.raises(ConfigError, match=said) as caught:
+        list(LibraryTasks(**given).tasks())
+    assert "\n" not in str(caught.value)
+
+
+def test_tasks_of_another_reader_are_refused(nothing_left: None) -> None:
+    async def run() -> None:
+        async with LibraryWorkflow().open() as live:
+            await live.execute(Task("one", "What?"), Silent(""))  # type: ignore[arg-type]
+
+    with pytest.raises(WorkflowFailed, match="read tasks with the reader library"):
+        asyncio.run(run())
