@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from ajet.capture.recall import Recall
+
 from .programs import CLOSED, MAKERS, Run, Seen, agents_of, ask_plainly, lines, require, script
 
 RUNS = 10
@@ -46,6 +48,22 @@ def test_every_framework_comes_to_the_same_tokens_and_sees_what_it_should(
     )
     assert set(agents_of(session)) == {"agent" if name.startswith("openai_sdk") else "solver"}
     assert not session.counters["rendered_anew"] and not session.counters["resolve_agent_failed"]
+
+
+@frameworks
+def test_a_fork_of_every_framework_recalls_the_first_answer(name: str, raw: tuple[Any, list[Any]]) -> None:
+    bench, expected = raw
+    run = MAKERS[name]()
+    with bench.session("parent") as parent:
+        asyncio.run(run("12 + 30"))
+    bench.engine.requests.clear()
+    with bench.session("fork") as fork:
+        fork.recall = Recall(parent.record, 1)
+        seen: Seen = asyncio.run(run("12 + 30"))
+    assert seen.answer == "The result is 42." and fork.recall.end() is None
+    assert [call.replayed for call in fork.record.calls] == [True, False] and len(bench.engine.requests) == 1
+    ((ids, mask, _),) = lines(fork.record)
+    assert ids == expected[0][0] and sum(mask) == len(fork.record.calls[1].generation.token_ids)
 
 
 def cut_by_langchain(limit: int, stream: bool, **options: Any) -> str:

@@ -12,7 +12,7 @@ from ajet.capture.process.install import install
 from ajet.interfaces.workflow import LoadedWorkflow, make_workflow
 from ajet.job.paths import by_command
 from ajet.plugins import validated
-from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.episode import Episode, Fork, Plan
 from ajet.services.commands.workflow import CommandWorkflow
 from ajet.types import Task
 from tests.patience import PATIENCE
@@ -45,6 +45,7 @@ def run_command(
     task: Task | None = None,
     judge: Callable[..., Any] = lambda task, output: 1.0,
     timeout: float = PATIENCE,
+    fork: Fork | None = None,
 ) -> Episode:
     """One judged episode of a command on a bench."""
 
@@ -53,7 +54,7 @@ def run_command(
             rollout = b.rollout(lambda task, tuner: None, judge, timeout=timeout)
             handles = {"as_base_url": around.gateway.as_base_url}
             runner = replace(rollout.runner, workflow=workflow, handles=handles)
-            plans = [Plan("1.0/t/0", "0/0", task or Task("t", "what?"), 0, 0)]
+            plans = [Plan("1.0/t/0", "0/0", task or Task("t", "what?"), 0, 0, fork)]
             (done,) = await replace(rollout, runner=runner).run(plans, lambda episode: None)
             return done
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
+import shutil
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +25,7 @@ from ajet.testing import ScriptedEngine
 from ajet.types import Task
 
 from ..plugins.programs import calling
+from .commands import run_command, whole
 
 CLIENT: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -312,6 +317,74 @@ def test_parallel_calls_are_found_by_their_requests_in_any_order(forked: Any) ->
     assert fork.failure is None, fork.error
     assert sum(call.replayed for call in fork.record.calls) == 2 and runs.asked == 2
     assert own_tokens(fork) == fork.record.sampled_tokens
+
+
+CODING_AGENT = """
+import json, os, urllib.request
+
+def ask(chat):
+    # As Claude Code does: streamed, with tools, and its own headers.
+    body = {"model": "m", "max_tokens": 200, "stream": True, "system": [{"type": "text", "text": "You code."}],
+            "tools": [{"name": "look", "input_schema": {"type": "object"}}], "messages": chat}
+    headers = {"x-api-key": os.environ["ANTHROPIC_API_KEY"], "content-type": "application/json",
+               "anthropic-version": "2023-06-01", "user-agent": "claude-cli/2.0 (external, cli)"}
+    request = urllib.request.Request(os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", json.dumps(body).encode(), headers)
+    blocks = {}
+    for line in urllib.request.urlopen(request, timeout=100):
+        if not line.startswith(b"data: "):
+            continue
+        event = json.loads(line[6:])
+        if event["type"] == "content_block_start":
+            blocks[event["index"]] = dict(event["content_block"])
+        if event["type"] == "content_block_delta":
+            block, delta = blocks[event["index"]], event["delta"]
+            key = {"text_delta": "text", "input_json_delta": "json"}[delta["type"]]
+            block[key] = block.get(key, "") + delta[{"json": "partial_json"}.get(key, key)]
+    for block in blocks.values():
+        if block["type"] == "tool_use":
+            block["input"] = json.loads(block.pop("json", "") or "{}")
+    return list(blocks.values())
+
+chat = [{"role": "user", "content": "fix it"}]
+for turn in range(4):
+    blocks = ask(chat)
+    results = [{"type": "tool_result", "tool_use_id": b["id"], "content": SEES}
+               for b in blocks if b["type"] == "tool_use"]
+    chat += [{"role": "assistant", "content": blocks}, {"role": "user", "content": results}]
+print("done")
+"""
+
+
+@pytest.mark.parametrize(
+    ("sees", "sandbox", "difference"),
+    [
+        ("f'line {turn}'", "none", None),
+        ("os.getcwd()", "bubblewrap", None),
+        ("os.getcwd()", "none", r"message 4 \(tool of call 1\) is now .*/ajet-episode-"),
+        ("os.urandom(4).hex()", "none", r"message 4 \(tool of call 1\) is now "),
+    ],
+    ids=["steady", "its folder in a sandbox", "its folder", "random"],
+)
+def test_a_coding_agent_is_forked_through_the_gateway(
+    bench: Any, tokenizer: Any, tmp_path: Path, sees: str, sandbox: str, difference: str | None
+) -> None:
+    if sandbox != "none" and not shutil.which("bwrap"):
+        pytest.skip("bubblewrap is not installed")
+    program = tmp_path / "agent.py"
+    program.write_text(CODING_AGENT.replace("SEES", sees))
+    command = (sys.executable, str(program))
+    walls = {} if sandbox == "none" else {"sandbox": sandbox, "read": (program,)}
+    workflow = whole(type="command", command=command, workdir=tmp_path, **walls)
+    running = bench(ScriptedEngine(tokenizer, looks))
+    parent = run_command(running, workflow)
+    assert parent.failure is None, parent.error
+    running.engine.requests.clear()
+    fork = run_command(running, workflow, fork=Fork(parent.id, 3, parent.record))
+    assert len(running.engine.requests) == (0 if difference else 1)
+    assert fork.failure == ("diverged" if difference else None), fork.error
+    assert difference is None or re.match(f"call 1 differs from its recording: {difference}", fork.error), (
+        fork.error
+    )
 
 
 # ---------------------------------------------------------------- divergence

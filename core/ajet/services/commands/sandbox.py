@@ -14,7 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 
 from ajet.interfaces.workflow import EpisodeEndpoint
 
+IN_SANDBOX = Path("/tmp/ajet-episode")
+"""Where a program finds the folders of its episode."""
 _PROGRAM = "bwrap"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SETTINGS = (
@@ -89,12 +91,12 @@ def _unusable() -> str:
 async def sandboxed(
     command: Sequence[str],
     folder: Path,
-    writable: Sequence[Path],
+    writable: Mapping[Path, Path],
     readable: Sequence[Path],
     endpoint: EpisodeEndpoint,
 ) -> AsyncIterator[Sandboxed]:
-    """A block in which the command can be run. It runs in ``folder``, sees ``readable`` and ``writable`` at their own paths, and
-    reaches the gateway at the port of ``endpoint`` on 127.0.0.1."""
+    """A block in which the command can be run. It runs in ``folder``, sees ``readable`` at their own paths and each of ``writable``
+    at the one that is given for it, and reaches the gateway at the port of ``endpoint`` on 127.0.0.1."""
     url = urlsplit(endpoint.base_url)
     port = url.port or (443 if url.scheme == "https" else 80)
     ours, theirs = socket.socketpair()
@@ -104,8 +106,8 @@ async def sandboxed(
         shown = [*_system(), *_read_only([*installation(command[0]), *installation(python), *readable])]
         walls = [_PROGRAM, "--unshare-all", "--die-with-parent", "--hostname", "sandbox", *shown]
         walls += ["--proc", "/proc", "--dev", "/dev"]
-        for path in writable:
-            walls += ["--bind", str(path), str(path)]
+        for path, seen in writable.items():
+            walls += ["--bind", str(path), str(seen)]
         walls += ["--remount-ro", "/", "--chdir", str(folder), "--"]
         inner = [python, "-I", "-S", "-c", _LISTEN, str(port), str(theirs.fileno()), *command]
         async with _relayed(ours, url.hostname or "127.0.0.1", port):

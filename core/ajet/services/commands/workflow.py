@@ -25,7 +25,7 @@ from ajet.interfaces.workflow import Tuner, WorkflowFailed, WorkflowPlugin
 from ajet.services.commands.folders import collect, copy_folder, remove_folder, write_files
 from ajet.services.commands.placeholders import check_placeholders, field_of, fill, has_placeholder, values_of
 from ajet.services.commands.process import MOST_ANSWER, Ended, run_process
-from ajet.services.commands.sandbox import check_sandbox, inside, sandboxed
+from ajet.services.commands.sandbox import IN_SANDBOX, check_sandbox, inside, sandboxed
 from ajet.types import Task, WorkflowOutput
 from ajet.utils.threads import to_its_end
 
@@ -258,8 +258,8 @@ class _Episode:
             seen = inside(endpoint) if walled else endpoint
             values = {
                 **values_of(self.task, seen),
-                "workspace": str(self.workspace),
-                "home": str(self.home or Path.home()),
+                "workspace": str(self._seen(self.workspace)),
+                "home": str(self._seen(self.home) if self.home else Path.home()),
                 "workdir": str(plugin.workdir),
             }
             program = plugin._program() or plugin.command[0]
@@ -279,7 +279,7 @@ class _Episode:
             if walled:
                 shown = [*plugin.read, *map(Path, variables.values())]
                 sandbox = await stack.enter_async_context(
-                    sandboxed(command, self.workspace, self._own_folders(), shown, endpoint)
+                    sandboxed(command, self._seen(self.workspace), self._own_folders(), shown, endpoint)
                 )
                 command, descriptors = list(sandbox.command), sandbox.pass_fds
             return await run_process(
@@ -292,14 +292,20 @@ class _Episode:
                 pass_fds=descriptors,
             )
 
-    def _own_folders(self) -> list[Path]:
-        return [self.workspace, *([self.home] if self.home else [])]
+    def _own_folders(self) -> dict[Path, Path]:
+        return {path: self._seen(path) for path in (self.workspace, self.home) if path}
+
+    def _seen(self, path: Path) -> Path:
+        """Where the program finds one of its folders. In a sandbox that is the same in all episodes, and so are prompts that name
+        it."""
+        return path if self.plugin.sandbox == "none" else IN_SANDBOX / path.name
 
     def _at_home(self) -> dict[str, str]:
         if self.home is None:
             return {}
-        folders = {f"XDG_{name}_HOME": str(self.home / path) for name, path in _XDG.items()}
-        return {"HOME": str(self.home), "TMPDIR": str(self.home / "tmp"), **folders}
+        home = self._seen(self.home)
+        folders = {f"XDG_{name}_HOME": str(home / path) for name, path in _XDG.items()}
+        return {"HOME": str(home), "TMPDIR": str(home / "tmp"), **folders}
 
     def _make_folders(self) -> None:
         plugin = self.plugin
