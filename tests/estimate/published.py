@@ -15,7 +15,7 @@ These programs keep a few hundred MiB besides (CUDA's context, buffers), so esti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ajet.estimate.devices import DEVICES
 from ajet.estimate.layout import JobSizes, Layout, Phase
@@ -80,10 +80,10 @@ def adapters(
     )
 
 
-def total(training: Training, tokens: int, with_logits: int | None = None) -> int:
+def total(training: Training, tokens: int) -> int:
     """Bytes of everything that fine-tuning keeps, which has no engine and no cache."""
     lasting = training.weights + (training.adapters or 0) * FLOAT32 + training.gradients + training.moments
-    return lasting + training.converted + training.activations(tokens, with_logits)
+    return lasting + training.converted + training.activations(tokens)
 
 
 def _of_qwen(size: str, tokens: int, published: float, *, quantized: bool = False) -> Memory:
@@ -105,7 +105,8 @@ def _whole_qwen(tokens: int, published: float) -> Memory:
 
 def _of_llama(kind: str, training: Training, published: float) -> Memory:
     tokens = 2 * 2048
-    found = total(training, tokens, with_logits=tokens // 8)
+    logits = tokens // 8 * training.shape.vocabulary * FLOAT32
+    found = total(replace(training, chunk=logits), tokens)
     return Memory(f"Llama 3.1 8B, {kind}, {tokens} tokens, torchtune", published, found / GIB, "GiB")
 
 

@@ -43,7 +43,9 @@ class Training:
     entropy: bool = False
     """Whether the loss needs the entropy of each token."""
     exact_logits: bool = True
-    """Whether logprobs are computed in float32 from all logits; False: by a kernel that works in place."""
+    """Whether logprobs are computed in float32; False: by a kernel that works in place."""
+    chunk: int | None = None
+    """Most bytes of one copy of the logits in float32, which are computed chunk by chunk; None: those of all tokens exist at once."""
 
     @property
     def whole(self) -> bool:
@@ -85,14 +87,13 @@ class Training:
             return 0
         return (self.shape.embedding if self.checkpointing else self.shape.multiplied) * self.number
 
-    def activations(self, tokens: int, with_logits: int | None = None) -> int:
+    def activations(self, tokens: int) -> int:
         """Peak bytes of a micro-batch: what autograd saves until the backward pass, and the larger of what the logits and one
-        layer's gradients take. ``with_logits``: how many of the tokens have logits at once; None: all."""
+        layer's gradients take."""
         layer, backward = self.layer, self._backward
-        logits = (tokens if with_logits is None else with_logits) * self._logits
         kept = self.shape.layers * (self._stream * self.shape.hidden if self.checkpointing else layer)
         again = layer if self.checkpointing else 0
-        return tokens * kept + max(logits, tokens * (again + backward))
+        return tokens * kept + max(self._logits(tokens), tokens * (again + backward))
 
     @property
     def layer(self) -> int:
@@ -128,10 +129,14 @@ class Training:
         """Bytes of the gradients that exist at once in a layer's backward pass, of each token."""
         return 3 * self.shape.inner * self.number + self.shape.hidden * FLOAT32
 
-    @property
-    def _logits(self) -> int:
-        """Bytes of a token's logits: as logprobs, their gradient, and that before; the entropy needs two more. In place: as
-        computed, divided by the temperature, and the gradient."""
+    def _logits(self, tokens: int) -> int:
+        """Bytes of the logits of so many tokens. All at once: as logprobs, their gradient, and that before; the entropy needs two
+        more. A chunk: as logprobs and their gradient, with the entropy once more, else in the type of the computations if that is
+        another. In place: as computed, divided by the temperature, and the gradient."""
+        numbers = tokens * self.shape.vocabulary
         if not self.exact_logits:
-            return self.shape.vocabulary * self.number * (5 if self.entropy else 3)
-        return self.shape.vocabulary * FLOAT32 * (5 if self.entropy else 3)
+            return numbers * self.number * (5 if self.entropy else 3)
+        if self.chunk is None:
+            return numbers * FLOAT32 * (5 if self.entropy else 3)
+        converted = self.number / FLOAT32 if self.number < FLOAT32 else 0
+        return int(min(numbers * FLOAT32, self.chunk) * (3 if self.entropy else 2 + converted))

@@ -14,6 +14,7 @@ from typing import Any
 from ajet import ConfigError
 from ajet.backbones import ASLEEP, FLOAT32, ModelSizes, Shape, Training
 from ajet_local.sizes import format_size
+from ajet_trees.cost import LOGITS
 
 MOST_TOKENS, FEWEST_TOKENS = 16384, 256
 """Bounds of a micro-batch's tokens if its size is chosen to fit. A longer sample is alone in one."""
@@ -60,6 +61,7 @@ class Demand:
             quantized=sizes.quantized,
             eight_bits=eight_bits,
             entropy=sizes.entropy,
+            chunk=LOGITS,
         )
         return cls(training, asynchronous=sizes.asynchronous, reference=reference, program=program)
 

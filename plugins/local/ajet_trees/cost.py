@@ -1,4 +1,4 @@
-"""What decides the cost of a forward pass; the backward pass is proportional to it."""
+"""What decides the cost of a forward pass, to which the backward pass is proportional; and the memory of its logits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ BLOCK_FLOPS = 3e6
 """Fixed cost of a block of attention, as the floating-point operations that a core computes in the same time."""
 PASS_BLOCKS = 2
 """Extra cost of a forward pass over a tree compared with one over rows, in blocks."""
+LOGITS = 1 << 28
+"""Most bytes of logits at once: those of 440 tokens of a vocabulary of 152,000, enough for fast matrix products."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Logprobs and entropies of tokens without the logits of all of them.
 
 A token of a vocabulary of 152,000 has 0.6 MB of logits in float32, and autograd keeps several copies. So the output layer is
-computed for as many tokens at a time as `CHUNK` bytes have room for, and again in the backward pass, which adds the chunk's
+computed for as many tokens at a time as `LOGITS` bytes have room for, and again in the backward pass, which adds the chunk's
 gradients to those before: memory does not grow with the tokens. The values are those of the model's own logits.
 
 Kernels of libraries are not used: those that give the logprob and the entropy of each token (Liger's
@@ -22,10 +22,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn.functional import linear
 
+from ajet_trees.cost import LOGITS
+
 log = logging.getLogger("ajet")
 
-CHUNK = 1 << 28
-"""Most bytes of logits at once: 440 tokens of a vocabulary of 152,000, which is enough for fast matrix products."""
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
 """The names of what models multiply logits by, or divide them by, in their configurations."""
 CAPS = ("final_logit_softcapping", "logits_soft_cap")
@@ -208,7 +208,7 @@ class _Logprobs(torch.autograd.Function):
         exact = torch.promote_types(ctx.dtype, torch.float32)
         found = torch.empty(len(states), dtype=exact, device=states.device)
         entropies = torch.empty_like(found) if entropy else None
-        ctx.size = max(1, CHUNK // (weight.shape[0] * exact.itemsize))
+        ctx.size = max(1, LOGITS // (weight.shape[0] * exact.itemsize))
         layer = _Layer(weight, bias, ctx.dtype)
         kept = None
         for part in _parts(len(states), ctx.size):

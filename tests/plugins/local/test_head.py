@@ -104,7 +104,7 @@ def close(found, expected, tolerance):
 @pytest.mark.parametrize("tokens_at_once", [100, 5])
 @pytest.mark.parametrize("name", MODELS)
 def test_values_and_gradients_are_those_of_the_models_own_logits(name, tokens_at_once, monkeypatch):
-    monkeypatch.setattr(heads, "CHUNK", tokens_at_once * 97 * 4)
+    monkeypatch.setattr(heads, "LOGITS", tokens_at_once * 97 * 4)
     model, _ = build(name)
     for terms in ([0], [1], [0, 1]):
         expected, of_full = gradients(model, of_logits, terms)
@@ -123,7 +123,7 @@ def test_what_a_models_forward_does_with_logits_is_found(name):
 
 
 def test_float64_is_exact(monkeypatch):
-    monkeypatch.setattr(heads, "CHUNK", 5 * 97 * 8)
+    monkeypatch.setattr(heads, "LOGITS", 5 * 97 * 8)
     model, _ = build("Gemma 2, cap", torch.float64)
     (expected, of_full), (found, of_parts) = (gradients(model, f, [0, 1]) for f in (of_logits, of_chunks))
     for one, other in zip(found, expected, strict=True):
@@ -132,7 +132,7 @@ def test_float64_is_exact(monkeypatch):
 
 
 def test_under_autocast_the_gradient_of_the_layer_is_summed_in_float32(monkeypatch):
-    monkeypatch.setattr(heads, "CHUNK", 2 * 97 * 4)
+    monkeypatch.setattr(heads, "LOGITS", 2 * 97 * 4)
     model, _ = build("Qwen3")
     exact = gradients(model, of_logits, [0])[1]["lm_head.weight"]
     with torch.autocast("cpu", torch.bfloat16):
@@ -142,7 +142,7 @@ def test_under_autocast_the_gradient_of_the_layer_is_summed_in_float32(monkeypat
 
 
 def test_a_layer_whose_weights_are_frozen_still_passes_gradients_on(monkeypatch):
-    monkeypatch.setattr(heads, "CHUNK", 5 * 97 * 4)
+    monkeypatch.setattr(heads, "LOGITS", 5 * 97 * 4)
     model, _ = build("Qwen3")
     model.lm_head.requires_grad_(False)
     (_, of_full), (_, of_parts) = (gradients(model, f, [0]) for f in (of_logits, of_chunks))
