@@ -44,6 +44,13 @@ async def equipped(task):
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
     return (await ask([{"role": "user", "content": task.query}], tools=[tool]))["content"]
 
+clock = iter(range(10**6))
+
+async def late(task):
+    asked = [{"role": "user", "content": task.query}]
+    asked += [await ask(asked), {"role": "user", "content": f"It is 12:{next(clock):02}. Go on."}]
+    return (await ask(asked))["content"]
+
 async def choosy(task):
     asked = [{"role": "user", "content": task.query}]
     drafts = [await ask(asked) for _ in range(3)]
@@ -83,6 +90,19 @@ def test_a_clean_agent_has_one_timeline_an_episode_and_no_breaks(folder: Folder)
     assert "breaks: none" in page
     rows, lines, trees = (int(n) for n in re.findall(r"(?:tokens|call|trees) +(\d+)[ ,]", page)[-3:])
     assert trees <= lines < rows or trees <= rows
+
+
+def test_whether_an_agent_does_the_same_again_is_told(folder: Folder) -> None:
+    options = ("--first", "1", "--group-size", "1")
+    assert re.search(r"repeats itself +yes\n", check(folder, "clean", *options))
+    page = check(folder, "late", *options)
+    said = 'call 1 differs from its recording: message 3 (user) is now "It is 12:01. Go on.", and was "It is 12:00. Go on."'
+    assert f"no: {said}; rollout.fork would discard its forks" in page
+    assert "! forks would be discarded" not in page
+    page = check(folder, "late", *options, "--set", "rollout.fork.roots=2")
+    assert re.search(
+        r"! forks would be discarded: call 1 differs .*\n  -> Let the agent do the same again", page
+    )
 
 
 def test_answers_that_the_agent_rejected_are_told_with_the_filter_that_leaves_them_out(

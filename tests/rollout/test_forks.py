@@ -462,6 +462,22 @@ def test_a_fork_that_diverges_ends_at_once_and_nothing_of_it_is_trained(forked: 
         raise AssertionError(fork.error)
 
 
+def test_a_whole_episode_is_recalled_without_the_engine_and_asks_nothing_more(forked: Any) -> None:
+    runs_of = itertools.count()
+
+    async def talks_more_each_time(task: Task) -> str:
+        text = await agent(task)
+        for number in range(next(runs_of) // 2):
+            await ask([{"role": "user", "content": f"more {number}"}])
+        return text
+
+    runs = forked(talks_more_each_time)
+    same = runs.fork(TURNS)
+    assert same.failure is None and runs.asked == 0
+    more = runs.fork(TURNS)
+    assert more.error == "call 4 is not recorded: it comes after the last call" and runs.asked == 0
+
+
 def test_an_agent_that_catches_the_error_is_ended_all_the_same(forked: Any) -> None:
     clock = itertools.count()
     ended = threading.Event()

@@ -27,10 +27,11 @@ class Diverged(Refused):
 
 class Recall:
     """The answers that a fork gets from its parent's ``record``: those of its first ``calls`` sampled calls, and what chat models
-    of frozen targets answered before the last of them."""
+    of frozen targets answered before the last of them. With all of the parent's calls, any further request differs, too."""
 
     def __init__(self, record: EpisodeRecord, calls: int) -> None:
-        last = record.calls[calls - 1].number
+        self._is_whole = calls == len(record.calls)
+        last = record.asked[-1].number if self._is_whole else record.calls[calls - 1].number
         answered = [e for e in record.asked if isinstance(e, Call) or e.answer is not None]
         self._left: dict[Hashable, list[Exchange]] = {}
         for exchange in answered:
@@ -50,9 +51,11 @@ class Recall:
             return left.pop(0)
         # An agent that calls in parallel may be beyond the fork in one conversation, and before it in another.
         goes_on = isinstance(asked, Call) and asked.parent in self._sampled
-        if goes_on or identity in self._later or not self._unused:
+        if goes_on or identity in self._later or not (self._unused or self._is_whole):
             self._sampled.add(asked.number)
             return None
+        if not self._unused:
+            raise self._diverge(f"call {asked.number} is not recorded: it comes after the last call")
         raise self._diverge(
             f"call {asked.number} differs from its recording: {self._difference(asked, tools, chat)}"
         )

@@ -63,6 +63,9 @@ def page(job: Job, report: Report) -> str:
             f"{report.equal_groups} of {report.groups} groups have equal rewards",
         ),
     ]
+    if report.differs is not None:
+        why = f"no: {report.differs}; rollout.fork would discard its forks" if report.differs else "yes"
+        rows.append(("repeats itself", why))
     if report.memory:
         rows.append(
             (

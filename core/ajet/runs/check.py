@@ -21,9 +21,11 @@ from ajet.learning.batch import Selection
 from ajet.learning.credit import advantages
 from ajet.learning.rollouts import plan_step
 from ajet.rollout.episode import Episode
+from ajet.rollout.failures import Failure, FailureKind
 from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.summary import failures, summarize
 from ajet.runs.chat_format import ChatFormatReport, describe
+from ajet.runs.repeats import repeats
 from ajet.runs.run_dir import keep_tokenizer, new_run_dir
 from ajet.runs.runtime import Runtime, open_runtime, training_policy
 from ajet.tracker.branches import unused
@@ -126,15 +128,25 @@ class Report:
     chat_format: ChatFormatReport
     warnings: Sequence[tuple[str, str]] = ()
     """(what is wrong, what helps)"""
+    differs: str | None = None
+    """What is different when an episode runs again with the same answers: empty if nothing is, None if all failed."""
 
 
 def check(job: Job, engine: Engine, *, tasks: int, group_size: int) -> Report:
     """Run ``group_size`` episodes of each of the first tasks. They are kept in a run folder."""
-    report = run(examined(job, engine, tasks=tasks, group_size=group_size), job.progress.say)
+    differs: str | None = None
+
+    async def again(runtime: Runtime, episodes: Sequence[Episode]) -> None:
+        nonlocal differs
+        differs = await repeats(runtime, episodes)
+
+    report = run(examined(job, engine, tasks=tasks, group_size=group_size, also=again), job.progress.say)
     warnings = [*warnings_of(report), *_equal(report)]
+    if differs and job.config.rollout.fork:
+        warnings.append((f"forks would be discarded: {differs}", Failure(FailureKind.DIVERGED).remedy))
     if why := learns_nothing(job.config.rollout.group_size, job.algorithm):
         warnings.append(("`ajet run` refuses this job", f"rollout.group_size: {why}"))
-    return replace(report, warnings=warnings)
+    return replace(report, warnings=warnings, differs=differs)
 
 
 async def examined(
