@@ -66,7 +66,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
         build.service(name, config.services)
     targets = _targets(config, build)
     _check_capabilities(config, backbone, targets, algorithm)
-    _check_forks(config, judge)
+    _check_forks(config, judge, algorithm)
     tasks: Sequence[Task] = []
     validation: Sequence[Task] = []
     if read_tasks:
@@ -480,10 +480,28 @@ def _check_capabilities(
             )
 
 
-def _check_forks(config: JobConfig, judge: Judge) -> None:
-    fork = config.rollout.fork
+def _check_forks(config: JobConfig, judge: Judge, algorithm: Algorithm) -> None:
+    fork, train = config.rollout.fork, config.train
+    for key, asked in {
+        "train.credit": train.credit == "tree",
+        "train.call_discount": train.call_discount != 1,
+    }.items():
+        if asked and not algorithm.relative:
+            raise ConfigError(
+                key,
+                f"the algorithm {algorithm.name!r} has no advantages of single calls; remove the key, or name another algorithm, "
+                "such as grpo.",
+            )
     if fork is None:
+        if train.credit == "tree":
+            raise ConfigError("train.credit", "tree has no effect without forks; set rollout.fork: {} too.")
         return
+    if algorithm.needs & {"pairs", "values"}:
+        raise ConfigError(
+            "rollout.fork",
+            f"the algorithm {algorithm.name!r} cannot learn from tokens that several episodes share; remove the key, or name another "
+            "algorithm, such as grpo.",
+        )
     check_judge(judge)
     if fork.where != "uniform" and config.train.credit != "tree":
         raise ConfigError(
