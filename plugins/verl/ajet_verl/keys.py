@@ -221,6 +221,8 @@ OURS: Mapping[str, str] = {
     "train.algorithm": "advantages and loss are AgentJet's; verl's worker computes logprobs and gradients",
     "train.reference": "the reference model of verl's workers is this one instead of the initial model",
     "train.targets": "tokens of other targets are masked",
+    "train.credit": "in the advantages that rows carry; `tree` needs `rollout.fork`",
+    "train.call_discount": "in the advantages that rows carry",
     "train.filters": "by the tracker's timelines, before rows are made",
     "train.max_timelines": "by the tracker's timelines, before rows are made",
     "train.dynamic_sampling": "by the conductor, which starts further groups, as soon as one is needed",
