@@ -55,6 +55,7 @@ def _episode(run_dir: Path, line: Mapping[str, Any], text_of: TokenText) -> Reco
         is_success=episode.is_success,
         metrics={name: value for name, value in episode.metrics.items() if math.isfinite(value)},
         feedback=episode.feedback,
+        call_rewards=dict(episode.call_rewards),
     )
     return RecordedEpisode(
         id=episode.id,

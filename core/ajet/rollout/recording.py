@@ -138,6 +138,7 @@ class Verdict(_Part):
     is_success: bool | None = None
     metrics: dict[str, float] = {}
     feedback: str = ""
+    call_rewards: dict[int, FiniteFloat] = {}
 
 
 class GivenTask(_Part):

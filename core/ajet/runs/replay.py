@@ -136,6 +136,8 @@ def _other_verdict(episode: Episode, recorded: RecordedEpisode) -> Iterator[str]
         yield f"reward {episode.reward:g}, recorded {was.reward:g}"
     if dict(episode.rewards) != was.rewards:
         yield f"rewards {dict(episode.rewards)}, recorded {was.rewards}"
+    if dict(episode.call_rewards) != was.call_rewards:
+        yield f"rewards of calls {dict(episode.call_rewards)}, recorded {was.call_rewards}"
     if episode.is_success != was.is_success:
         yield f"success {episode.is_success}, recorded {was.is_success}"
 

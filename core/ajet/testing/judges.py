@@ -237,6 +237,15 @@ def _check_verdict(verdict: Any, response: Any) -> None:
     for kind, values in (("metric", verdict.metrics), ("reward", verdict.rewards)):
         for name, value in values.items():
             assert isinstance(name, str) and _is_number(value), f"{where} has the {kind} {name!r}: {value!r}"
+    for place, value in _by_place(verdict).items():
+        assert isinstance(place, int) and _is_number(value), (
+            f"{where} has the call_reward {place!r}: {value!r}"
+        )
+
+
+def _by_place(verdict: JudgeOutput) -> dict[int, float]:
+    given = verdict.call_rewards
+    return dict(given if isinstance(given, Mapping) else enumerate(given))
 
 
 def _is_number(value: Any) -> bool:
@@ -245,7 +254,7 @@ def _is_number(value: Any) -> bool:
 
 def _said(verdict: JudgeOutput) -> tuple[Any, ...]:
     """The parts of a verdict to compare; metrics are left out because they may contain its cost."""
-    return verdict.reward, verdict.is_success, dict(verdict.rewards)
+    return verdict.reward, verdict.is_success, dict(verdict.rewards), _by_place(verdict)
 
 
 def _short(response: Any) -> str:

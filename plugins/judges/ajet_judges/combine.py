@@ -125,6 +125,7 @@ class _Sum:
         self._error: Exception | None = None
         self._reward = 0.0
         self._rewards: dict[str, float] = {}
+        self._call_rewards: dict[int, float] = {}
         self._closed = False
         self._successes: list[bool] = []
         self._metrics: dict[str, float] = {}
@@ -144,6 +145,9 @@ class _Sum:
             for name in {**self._rewards, **verdict.rewards}
         }
         self._reward += part.weight * verdict.reward
+        given = verdict.call_rewards
+        for place, reward in given.items() if isinstance(given, Mapping) else enumerate(given):
+            self._call_rewards[place] = self._call_rewards.get(place, 0.0) + part.weight * reward
         self._metrics |= {f"{name}/{key}": value for key, value in verdict.metrics.items()}
         self._metrics[name] = float(verdict.reward)
         if verdict.is_success is not None:
@@ -158,4 +162,6 @@ class _Sum:
         if self._closed:
             return JudgeOutput(closed, False, self._metrics)
         success = all(self._successes) if self._successes else None
-        return JudgeOutput(self._reward, success, self._metrics, self._rewards)
+        return JudgeOutput(
+            self._reward, success, self._metrics, self._rewards, call_rewards=self._call_rewards
+        )
