@@ -12,7 +12,7 @@ import pytest
 
 from ajet.cli import run_program
 from ajet.learning import algorithms as a
-from ajet.learning.filters import DiscardedAttempts, OverLong
+from ajet.learning.filters import DiscardedAttempts, OverLong, UnusedBranches
 from ajet.types import ConfigError, Task
 from tests.audit.conftest import TOOL, Runs, ask, audited, everything, judged
 
@@ -49,7 +49,7 @@ def good(found: Any) -> dict[str, int]:
 def test_tool_loops_broken_histories_several_answers_and_agents_are_explained(runs: Runs) -> None:
     found = audited(runs.run(epochs=2, mini_batches=2))
     assert good(found) == {} and found.trained
-    assert found.calls == 2 * 4 * 7 and found.notes == []
+    assert found.calls == 2 * 4 * 7 and found.notes == [] and found.unused == {}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda x: x.name)
@@ -118,6 +118,31 @@ def test_filters_and_limits_are_named(runs: Runs) -> None:
     found = audited(runs.run(filters=[OverLong(max_tokens=60), DiscardedAttempts()], max_timelines=1))
     excluded = good(found)
     assert excluded["over_long"] and excluded["max_timelines"]
+
+
+async def summed_up(task: Task) -> str:
+    """Two summaries, and a fresh chat that quotes the second one."""
+    chat: list[Any] = [{"role": "user", "content": task.query}]
+    chat.append(await ask(chat))
+    for words in ("sum it up", "sum it up once more"):
+        summary = await ask([*chat, {"role": "user", "content": words}])
+    quoted = {"role": "user", "content": f"So far: {summary.content}. And now?"}
+    return str((await ask([chat[0], quoted])).content)
+
+
+def test_answers_that_no_later_call_used_are_named_and_trained_unless_a_filter_leaves_them_out(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = runs.run(summed_up, steps=1)
+    found = audited(folder)
+    assert good(found) == {} and list(found.unused.values()) == [[1]] * 4 and found.unused_tokens
+
+    assert run_program(["audit", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "used by no later call: 4 answers" in said and "such as call 1 of " in said
+    assert json.loads(said.splitlines()[-1])["unused_branches"]["calls"] == 4
+    filtered = audited(runs.run(summed_up, steps=1, name="filtered", filters=[UnusedBranches()]))
+    assert good(filtered)["unused_branches"] == found.unused_tokens and filtered.unused == {}
 
 
 def test_an_asynchronous_run_with_stale_episodes_is_explained(runs: Runs) -> None:

@@ -4,6 +4,7 @@
     journal.py   the episodes and their calls
     batches.py   what each step trained
     credit.py    which advantages and weights the algorithm's paper gives
+    branches.py  answers that came to nothing
     prompts.py   what the model's chat template writes
     steps.py     compares all of these, step by step
     report.py    the table and the object that `ajet audit` prints

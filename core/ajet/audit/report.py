@@ -44,6 +44,14 @@ def describe(audit: Audit) -> str:
         "",
     ]
     lines.append(table(rows))
+    if audit.unused:
+        episode, numbers = next(iter(audit.unused.items()))
+        lines += [
+            "",
+            f"used by no later call: {sum(map(len, audit.unused.values()))} answers, {audit.unused_tokens:,} trained tokens, such as "
+            f"{'call' if len(numbers) == 1 else 'calls'} {', '.join(map(str, numbers))} of {episode}; "
+            "train.filters: [unused_branches] leaves them out",
+        ]
     lines += ["", *(f"not checked: {note}" for note in audit.notes)] if audit.notes else []
     lines += ["", *(f"unexplained: {fault}" for fault in audit.faults[:SHOWN])] if audit.faults else []
     if len(audit.faults) > SHOWN:
@@ -59,6 +67,10 @@ def as_json(audit: Audit) -> str:
             "sampled_tokens": audit.sampled,
             "trained_tokens": audit.trained,
             "excluded": {rule: count for rule, count in sorted(audit.excluded.items()) if count},
+            "unused_branches": {
+                "calls": sum(map(len, audit.unused.values())),
+                "trained_tokens": audit.unused_tokens,
+            },
             "unexplained": len(audit.faults),
             "steps": len(audit.folder.steps),
             "sha256": audit.folder.hashes,

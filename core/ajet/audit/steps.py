@@ -10,6 +10,7 @@ import numpy as np
 
 from ajet.audit import credit
 from ajet.audit.batches import Row, Step, read_step
+from ajet.audit.branches import unused
 from ajet.audit.files import Folder
 from ajet.audit.journal import Call, Entry, Episode, Journal, names_of
 from ajet.audit.prompts import Prompts
@@ -35,6 +36,9 @@ class Audit:
         """What could not be checked, and why."""
         self.calls = self.sampled = self.trained = 0
         self.excluded: Counter[str] = Counter()
+        self.unused: dict[str, list[int]] = {}
+        """By episode, the trained calls whose answers no later call used: that is no fault."""
+        self.unused_tokens = 0
 
     def run(self) -> Audit:
         """Check the whole run."""
@@ -303,6 +307,9 @@ class Audit:
             elif not rule and count:
                 wrong(f"call {number}: {count} tokens are neither trained nor excluded")
             self._count(episode, call, "" if is_found else rule)
+        if idle := [number for number in unused(episode) if (episode.id, number) in found]:
+            self.unused[episode.id] = idle
+            self.unused_tokens += sum(found[episode.id, number] for number in idle)
 
     def _untrained(self, wrong: _Told, call: Call) -> str:
         """Why a call is not one to train."""
