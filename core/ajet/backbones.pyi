@@ -6,7 +6,7 @@
 from ajet.types import (
     Batch as Batch, Bool as Bool, Float32 as Float32, Float64 as Float64, GenerateRequest as GenerateRequest,
     Generation as Generation, GenerationDelta as GenerationDelta, Image as Image, Int16 as Int16, Int32 as Int32,
-    Loss as Loss, LossTokens as LossTokens, Measures as Measures, Metrics as Metrics, Need as Need, Sample as Sample,
+    Kept as Kept, Loss as Loss, LossTokens as LossTokens, Measures as Measures, Metrics as Metrics, Need as Need, Sample as Sample,
     SampleTree as SampleTree, Sampling as Sampling, Span as Span, Spent as Spent,
 )
 
@@ -31,11 +31,11 @@ from ajet.job.trinity_keys import SAME as SAME
 from ajet.plugins import load_plugins as load_plugins, validated as validated
 
 # Learning: which episodes, their credit, the loss, batches
+from ajet.learning.alarms import Alarm as Alarm
 from ajet.learning.algorithms import GRPO as GRPO
 from ajet.learning.batch import Learnable as Learnable, RolloutBatch as RolloutBatch, Selection as Selection, batch_of as batch_of
-from ajet.learning.collapse import CollapseCheck as CollapseCheck, train_again as train_again
+from ajet.learning.collapse import train_again as train_again
 from ajet.learning.credit import EPISODE as EPISODE, advantage_of as advantage_of
-from ajet.learning.gap import GapCheck as GapCheck
 from ajet.learning.loop import NotFinite as NotFinite
 from ajet.learning.objective import Objective as Objective, objective as objective
 from ajet.learning.packing import Neighbour as Neighbour, neighbours as neighbours, pack as pack, split as split
@@ -48,7 +48,7 @@ from ajet.learning.sft import sft_batch as sft_batch
 from ajet.learning.task_selector import further_tasks as further_tasks
 
 # Rollouts: episodes, their journal, what was trained, checkpoints
-from ajet.rollout.batch_record import packed as packed
+from ajet.rollout.batch_record import batch_file as batch_file, packed as packed, trained_advantages as trained_advantages
 from ajet.rollout.checkpoints import (
     CHECKPOINTS as CHECKPOINTS, CHECKPOINT_STATE as CHECKPOINT_STATE, FILES as FILES, checkpoints as checkpoints,
     fault as fault, newest as newest, restore as restore, step_of as step_of, validation_reward as validation_reward,
@@ -75,6 +75,7 @@ from ajet.rollout.watchdog import Board as Board, watching as watching
 
 # Runs: folders, the engine and chat of a run, the training loop
 from ajet.runs.callbacks import Listeners as Listeners
+from ajet.runs.alarms import alarms_of as alarms_of
 from ajet.runs.jobs import job_of as job_of, prepared as prepared, tune_layers as tune_layers
 from ajet.runs.restarts import run_job as run_job
 from ajet.runs.run_dir import (
@@ -150,6 +151,7 @@ from ajet.reports.credit import Credit as Credit, run_credit as run_credit
 from ajet.reports.episode import break_report as break_report
 from ajet.reports.feedback import FEEDBACK as FEEDBACK
 from ajet.reports.folder import Entry as Entry, Run as Run
+from ajet.reports.group_tree import GroupMember as GroupMember, grown as grown
 from ajet.reports.progress import make_progress as make_progress
 from ajet.reports.recording import record as record
 from ajet.reports.run_summary import MEANINGS as MEANINGS

@@ -9,7 +9,7 @@ import pytest
 from ajet.reports.credit import run_credit
 from ajet.reports.episode import EpisodeReport, episode_report
 from ajet.reports.folder import read_run
-from ajet.reports.group_tree import GroupTrees, Member, grown
+from ajet.reports.group_tree import GroupMember, GroupTrees, grown
 from ajet.reports.text import describe_episode, group_lines
 from ajet.reports.token_text import TokenText
 from ajet.rollout.batch_record import batch_file, trained_advantages
@@ -18,9 +18,11 @@ from tests.audit.conftest import Runs, runs  # noqa: F401
 from tests.audit.test_forks import FORKED, by_member, steady, varied
 
 
-def member(id: str, reward: float | None, calls: int, fork: Fork | None = None, agent: str = "a") -> Member:
+def member(
+    id: str, reward: float | None, calls: int, fork: Fork | None = None, agent: str = "a"
+) -> GroupMember:
     said = {number: (agent, f"{id} says {number}") for number in range(calls)}
-    return Member(id, reward, None if reward is not None else "timeout", fork, list(range(calls)), said)
+    return GroupMember(id, reward, None if reward is not None else "timeout", fork, list(range(calls)), said)
 
 
 #  0 1 ─┬─ 2 3    reward 1    (e0)
@@ -82,7 +84,7 @@ def test_the_picture_has_a_line_for_each_stretch_of_calls() -> None:
 
 
 def test_a_fork_that_ended_where_it_left_its_parent_is_a_leaf_without_calls() -> None:
-    diverged = Member("f1", None, "diverged", Fork("e0", 1), [0], {0: ("a", "x")})
+    diverged = GroupMember("f1", None, "diverged", Fork("e0", 1), [0], {0: ("a", "x")})
     tree = grown([member("e0", 1.0, 2), diverged], None)
     assert [(n.parent, n.episode, len(n.stretches)) for n in tree.nodes] == [
         (-1, None, 1),

@@ -26,7 +26,7 @@ KEPT = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GroupMember:
     """An episode of the group. A `ajet.learning.fork_tree.Branch`."""
 
     id: str
@@ -39,7 +39,7 @@ class Member:
     """The agent and the first words of each call's answer."""
 
     @classmethod
-    def of(cls, episode: Episode, reward: float | None, failure: str | None) -> Member:
+    def of(cls, episode: Episode, reward: float | None, failure: str | None) -> GroupMember:
         """A decoded episode; ``reward`` and ``failure`` are those of the journal."""
         calls = episode.record.calls
         said = {call.number: (call.agent, _words(call)) for call in calls}
@@ -114,14 +114,14 @@ class GroupTrees:
         if len(members) < 2:
             return None
         if entry.group not in self._made:
-            found = [Member.of(self._run.episode(e), e.reward, e.failure) for e in members]
+            found = [GroupMember.of(self._run.episode(e), e.reward, e.failure) for e in members]
             self._made[entry.group] = grown(found, self.trained(entry))
             if len(self._made) > KEPT:
                 self._made.popitem(last=False)
         return self._made[entry.group]
 
 
-def grown(members: Sequence[Member], advantages: Mapping[OwnCall, float] | None) -> GroupTree:
+def grown(members: Sequence[GroupMember], advantages: Mapping[OwnCall, float] | None) -> GroupTree:
     """The tree of a group with the advantages of calls that were trained; None if these are unknown."""
     tree = ForkTree(members)
     paths = [tree.path(place) for place in range(len(members))]
@@ -158,7 +158,7 @@ def grown(members: Sequence[Member], advantages: Mapping[OwnCall, float] | None)
 
 
 def _stretches(
-    calls: Sequence[OwnCall], by_id: Mapping[str, Member], advantages: Mapping[OwnCall, float]
+    calls: Sequence[OwnCall], by_id: Mapping[str, GroupMember], advantages: Mapping[OwnCall, float]
 ) -> tuple[Stretch, ...]:
     def said(call: OwnCall) -> tuple[str, str]:
         episode, number = call
@@ -171,7 +171,7 @@ def _stretches(
     return tuple(found)
 
 
-def _value(members: Sequence[Member]) -> float | None:
+def _value(members: Sequence[GroupMember]) -> float | None:
     rewards = [member.reward for member in members if member.reward is not None]
     return sum(rewards) / len(rewards) if rewards else None
 

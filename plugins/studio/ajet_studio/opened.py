@@ -27,11 +27,14 @@ from ajet.backbones import (
     Run,
     Timeline,
     TokenText,
+    advantage_of,
+    batch_file,
     episode_from_json,
     load_plugins,
     record,
     run_credit,
     timelines,
+    trained_advantages,
 )
 from ajet.interfaces.base import by_type
 from ajet.interfaces.source import EpisodeSource
@@ -49,6 +52,8 @@ _PATIENCE = 10.0
 """Seconds that an address of an episode waits for the index to reach it."""
 _TOKENIZER_GROWS = 8
 """A tokenizer takes about so many times the bytes of its file."""
+_RECORD_GROWS = 4
+"""The same of a record of a batch."""
 Value = TypeVar("Value")
 
 
@@ -64,6 +69,14 @@ class Decoded:
     """By agent or target, "" for all others; empty if nothing was learned."""
     error: str
     """The failure in words; empty without one."""
+    of_calls: Mapping[int, float] | None
+    """The advantages with which calls were trained, by number; None if there is no record of the step."""
+
+    def advantage(self, call: int, agent: str, target: str) -> float | None:
+        """The advantage of a call's tokens; None if nothing was learned."""
+        if self.of_calls is not None:
+            return self.of_calls.get(call)
+        return advantage_of(self.advantages, agent, target) if self.advantages else None
 
 
 class OpenRun:
@@ -189,6 +202,22 @@ class OpenRun:
             ).fetchall()
         return self.credit().advantages([_entry(row) for row in rows if row["reward"] is not None])
 
+    def trained(self, phase: str, step: int) -> Mapping[str, Mapping[int, float]] | None:
+        """The advantages with which calls of a step were trained, by episode and number; None if there is no record of them."""
+        name = str(batch_file(self.dir, step).relative_to(self.dir))
+        state = self._state(name)
+        if phase != "train" or state is None or self.credit().has_critic:
+            return None
+
+        def read() -> Mapping[str, Mapping[int, float]] | None:
+            found = trained_advantages(self.dir, step)
+            by_episode: dict[str, dict[int, float]] = {}
+            for (episode, call), advantage in (found or {}).items():
+                by_episode.setdefault(episode, {})[call] = advantage
+            return None if found is None else by_episode
+
+        return self._recent.get((self.dir, name, state), _RECORD_GROWS * state[0], read)
+
     def decoded(self, row: Mapping[str, Any]) -> Decoded:
         """The whole episode of a row. Raises Refused if its line is not one of this version's journal."""
         key = self.dir, row["id"], row["offset"], row["length"]
@@ -213,7 +242,9 @@ class OpenRun:
             rest = timelines([call for call in episode.record.calls if call.number not in taken])
             said = str(line["error"])
         found = self.advantages(entry.phase, entry.step).get(entry.id, {}) if learned else {}
-        return Decoded(episode, (*trained, *rest), len(trained), found, said)
+        recorded = self.trained(entry.phase, entry.step)
+        of_calls = None if recorded is None else recorded.get(entry.id, {})
+        return Decoded(episode, (*trained, *rest), len(trained), found, said, of_calls)
 
     def _line(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """The journal's line of a row."""

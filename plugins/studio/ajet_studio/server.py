@@ -74,6 +74,9 @@ VIEWS: dict[str, View] = {
     "group": lambda run, q: view_episodes.group(
         run, q.get("phase", "train"), _whole(q, "step"), q.get("task", "")
     ),
+    "grouptree": lambda run, q: view_episodes.group_tree(
+        run, q.get("phase", "train"), _whole(q, "step"), q.get("task", "")
+    ),
     "text": lambda run, q: view_episodes.text(
         run,
         q.get("id", ""),

@@ -13,10 +13,11 @@ from ajet.backbones import (
     EPISODE,
     Call,
     Exchange,
+    GroupMember,
     MessageNode,
     Timeline,
-    advantage_of,
     break_report,
+    grown,
     images_of,
 )
 from ajet_studio import live
@@ -28,6 +29,9 @@ from ajet_studio.words import matching, texts
 
 MOST_ROWS = 200
 MOST_ALIKE = 50
+MOST_MEMBERS = 64
+"""Episodes of a group's tree, which are all decoded."""
+MOST_STRETCHES = 600
 MOST_QUERY = 150
 """Characters of a task's query in a row."""
 MOST_LINE = 1 << 20
@@ -96,13 +100,65 @@ def group(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]:
             if place + 1 < len(tasks)
             else _edge(db, phase, step, ">", "ASC")
         )
-    found = run.advantages(phase, step)
+    found, trained = run.advantages(phase, step), run.trained(phase, step)
+
+    def advantage(id: str) -> float | None:
+        if trained is None:
+            return found.get(id, {}).get(EPISODE)
+        of_calls = set(trained.get(id, {}).values())
+        return of_calls.pop() if len(of_calls) == 1 else None  # the tree has those of calls
+
     return {
         "seen": seen,
         "task": _task(run, task, task_of(run, rows[0])),
-        "rows": [{**row, "advantage": found.get(row["id"], {}).get(EPISODE)} for row in rows_of(run, rows)],
+        "rows": [{**row, "advantage": advantage(row["id"])} for row in rows_of(run, rows)],
         "previous": previous,
         "next": following,
+    }
+
+
+def group_tree(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]:
+    """The tree of a group, depth first, with the advantages that were trained; of at most `MOST_MEMBERS` episodes."""
+    run.index.update()
+    with run.index.reading() as db:
+        rows = [dict(row) for row in _siblings(db, phase, step, task)[:MOST_MEMBERS]]
+    if not rows:
+        raise missing(f"{task}: no episodes of this task in {phase} at step {step}")
+    trained = run.trained(phase, step)
+    members = [GroupMember.of(run.decoded(row).episode, row["reward"], row["failure"]) for row in rows]
+    by_call = {(id, call): a for id, calls in (trained or {}).items() for call, a in calls.items()}
+    tree = grown(members, None if trained is None else by_call)
+    nodes, left = [], MOST_STRETCHES
+    for node in tree.nodes:
+        few, left = node.stretches[: max(left, 0)], left - len(node.stretches)
+        nodes.append(
+            {
+                "parent": node.parent,
+                "value": node.value,
+                "leaves": node.leaves,
+                "id": node.episode,
+                "failure": node.failure,
+                "fork": node.is_fork,
+                "stretches": [
+                    {
+                        "first": s.calls[0],
+                        "last": s.calls[-1],
+                        "count": len(s.calls),
+                        "agent": s.agent[:MOST_QUERY],
+                        "words": s.words,
+                        "advantage": s.advantage,
+                    }
+                    for s in few
+                ],
+            }
+        )
+    return {
+        "value": tree.value,
+        "episodes": tree.leaves,
+        "forks": tree.has_forks,
+        "recorded": tree.is_recorded,
+        "nodes": nodes,
+        "left_out": max(-left, 0),
     }
 
 
@@ -208,7 +264,7 @@ class Lanes:
         for agent, target, key in self.keys:
             calls = {one.number for one in self._answered if self._key(one) == (agent, target, key)}
             lines = [
-                self._timeline(index, line, agent, target)
+                self._timeline(index, line)
                 for index, line in enumerate(self._decoded.timelines)
                 if calls & {span.call for span in line.spans}
             ]
@@ -260,14 +316,17 @@ class Lanes:
             lanes.append(lane)
         return lanes
 
-    def _timeline(self, index: int, line: Timeline, agent: str, target: str) -> dict[str, Any]:
+    def _timeline(self, index: int, line: Timeline) -> dict[str, Any]:
         trained = index < self._decoded.trained
-        found = self._decoded.advantages
+        of = self._decoded.advantage
+        found = {of(s.call, s.agent, s.target) for s in line.spans} if trained else {None}
         return {
             "index": index,
             "tokens": len(line.token_ids),
             "trained_tokens": int(line.mask.sum()) if trained else 0,
-            "advantage": advantage_of(found, agent, target) if trained and found else None,
+            "advantage": found.pop()
+            if len(found) == 1
+            else None,  # calls have their own in the tree of the group
             "calls": [span.call for span in line.spans],
         }
 

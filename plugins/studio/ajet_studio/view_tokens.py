@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ajet.backbones import Branch, Call, Timeline, TokenTree, advantage_of
+from ajet.backbones import Branch, Call, Timeline, TokenTree
 from ajet_studio.answers import missing
 from ajet_studio.opened import Decoded, OpenRun
 from ajet_studio.view_episodes import Lanes
@@ -37,8 +37,8 @@ def tokens(run: OpenRun, id: str, timeline: int, start: int, count: int) -> dict
     for span in line.spans:
         for place in range(max(span.start, start), min(span.end, end)):
             calls[place - start] = span.call
-            if trained and found.advantages:
-                advantages[place - start] = advantage_of(found.advantages, span.agent, span.target)
+            if trained:
+                advantages[place - start] = found.advantage(span.call, span.agent, span.target)
     rows = [
         {
             "text": text if text is not None else str(token),

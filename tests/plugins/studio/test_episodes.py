@@ -147,7 +147,8 @@ def test_a_group_has_its_task_and_the_advantages_of_the_core(studio: runs.Studio
     assert found["task"]["query"] == record["query"]
     assert found["task"]["answer"] == record["answer"]
     wanted = run_credit(run).advantages(run.together(first))
-    assert [row["advantage"] for row in found["rows"]] == [wanted[e.id][""] for e in run.members(first)]
+    shown = [row["advantage"] for row in found["rows"]]
+    assert shown == pytest.approx([wanted[e.id][""] for e in run.members(first)])
     assert [row["member"] for row in found["rows"]] == [0, 1, 2]
 
 

@@ -90,6 +90,10 @@ VIEWS = {
     "checkpoints": (address("/run", run="trained", tab="checkpoints"), "trained"),
     "step": (address("/step", run="steady", phase="train", step=6), "step 6"),
     "group": (address("/group", run="steady", phase="train", step=6, task="apples"), "Group of apples"),
+    "grouptree": (
+        address("/group", run="steady", phase="train", step=6, task="apples", tab="tree"),
+        "Group of apples",
+    ),
     "episode": (address("/episode", run="steady", id=EPISODE), f"Episode {EPISODE}"),
     "tokens": (address("/episode", run="steady", id=EPISODE, tab="tokens"), f"Episode {EPISODE}"),
     "tree": (address("/episode", run="steady", id=EPISODE, tab="tree"), f"Episode {EPISODE}"),

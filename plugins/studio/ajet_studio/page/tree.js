@@ -59,7 +59,7 @@ function share({ tokens, trained_tokens: trained }) {
 }
 
 /** The nodes depth first, each with its depth in forks, its first token, and the line on which it is drawn. */
-function arranged(nodes) {
+export function arranged(nodes) {
 	const children = nodes.map(() => []);
 	const roots = [];
 	nodes.forEach((node, index) => (node.parent < 0 ? roots : children[node.parent]).push(index));

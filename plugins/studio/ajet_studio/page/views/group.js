@@ -3,7 +3,8 @@
 import { address, data, h, moveAmong } from "../dom.js";
 import { count, number, score, signed } from "../format.js";
 import { longText, moreOf } from "../longtext.js";
-import { above, episodeAddress, groupAddress, neighbours } from "../places.js";
+import { groupTree } from "../grouptree.js";
+import { above, episodeAddress, groupAddress, neighbours, tabs } from "../places.js";
 import { reward, tone } from "../episodes.js";
 import { sparkbars } from "../spark.js";
 import { asText } from "../text.js";
@@ -23,17 +24,20 @@ export async function groupView(page) {
 	const failedFirst = (rows) => rows.sort((a, b) => Boolean(b.failure) - Boolean(a.failure));
 	failedFirst(group.rows);
 	const from = Math.max(0, Math.min(Number(page.query.get("from") ?? 0), group.rows.length - 1));
-	const shown = group.rows.slice(from, from + MOST_CARDS);
+	const tab = page.query.get("tab") ?? "episodes";
+	const most = tab === "tree" ? 0 : MOST_CARDS;
+	const shown = group.rows.slice(from, from + most);
 	const cards = h("div.cards", { "data-list": true }, shown.map((row) => card(page, run, row)));
 	cards.list = { move: (by) => moveAmong(cards.querySelectorAll("h3 a"), by) };
 	let known = group.rows.length;
 	page.follow({ run, seen: group.seen }, async () => {
 		const now = await page.get("group", { run, ...of });
-		const fresh = now.rows.slice(known, from + MOST_CARDS);
+		const fresh = now.rows.slice(known, from + most);
 		known = now.rows.length;
 		cards.append(...fresh.map((row) => card(page, run, row)));
 	});
 	const near = (key) => key && groupAddress(run, key);
+	const list = [["episodes", "Episodes", groupAddress(run, of)], ["tree", "Tree", address("/group", { run, ...of, tab: "tree" })]];
 	return h(
 		"div",
 		h(
@@ -44,9 +48,8 @@ export async function groupView(page) {
 			h("span.push", neighbours(page, "group", near(group.previous), near(group.next))),
 		),
 		await facts(page, run, group),
-		group.rows.length > MOST_CARDS && pages(run, of, from, group.rows.length),
-		h("h2", "Siblings"),
-		cards,
+		tabs("Group", list, tab),
+		tab === "tree" ? await groupTree(page, run, of) : [group.rows.length > MOST_CARDS && pages(run, of, from, group.rows.length), h("h2", "Siblings"), cards],
 	);
 }
 
