@@ -12,7 +12,7 @@ Sampled = tuple[str, int]
 
 MEANS = {
     **dict.fromkeys(("grpo", "gspo", "sft", "rejection_sampling", "distillation"), "episodes"),
-    **dict.fromkeys(("dapo", "cispo", "reinforce++", "ppo"), "tokens"),
+    **dict.fromkeys(("dapo", "cispo", "reinforce++", "ppo", "sdpo"), "tokens"),
     **dict.fromkeys(("rloo", "dpo"), "sums"),
     "dr_grpo": "divisor",
 }
@@ -41,7 +41,7 @@ def of_group(algorithm: Mapping[str, Any], rewards: Rewards) -> list[float]:
     name, count = algorithm["type"], len(rewards)
     mean, best, worst = math.fsum(rewards) / count, max(rewards), min(rewards)
     equal = best == worst
-    if name in ("sft", "distillation"):
+    if name in ("sft", "distillation", "sdpo"):
         return [1.0] * count
     if name == "ppo" or (name == "reinforce++" and not algorithm.get("group_baseline", True)):
         return list(rewards)
