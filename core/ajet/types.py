@@ -35,6 +35,9 @@ class AjetError(Exception):
     AgentScope's tuner its fields.
     """
 
+    exit_code = 1
+    """Of a command that it ends."""
+
     def __init__(self, *where_and_text: str) -> None:
         super().__init__(*where_and_text)
         *where, self.text = where_and_text
@@ -48,6 +51,8 @@ class AjetError(Exception):
 
 class ConfigError(AjetError):
     """The job, the arguments of a command or a function, or a plugin's fields are wrong."""
+
+    exit_code = 2
 
 
 class ContractBroken(AjetError):

@@ -194,6 +194,7 @@ def test_explain_knows_every_key_and_the_nearest_of_an_unknown_one() -> None:
         "run.seed",
         "run.deterministic",
         "run.record_batches",
+        "run.stop_on",
         "run.restarts",
         "run.loggers",
         "run.services",

@@ -103,7 +103,17 @@ def test_a_model_that_still_solves_validation_tasks_is_not_ruined(tmp_path: Path
 
 def test_metrics_without_groups_are_no_collapse() -> None:
     check = CollapseCheck()
-    assert [check.warning(step, {"reward": 0.0, "loss": 1.0}) for step in (1, 2, 3)] == ["", "", ""]
+    for step in (1, 2, 3):
+        check.follow(step, {"reward": 0.0, "loss": 1.0})
+        assert not check.found()
+
+
+def test_groups_that_each_have_one_reward_of_their_own_are_no_collapse() -> None:
+    check = CollapseCheck()
+    check.follow(1, {"reward": 0.6, "groups": 8, "groups_zero_advantage": 0.3, "reward_std": 0.5})
+    for step in (2, 3, 4):
+        check.follow(step, {"reward": 0.5, "groups": 8, "groups_zero_advantage": 1.0, "reward_std": 0.5})
+        assert not check.found()
 
 
 @pytest.mark.parametrize("bad", [{"loss": float("nan")}, {"grad_norm": float("inf")}])

@@ -29,6 +29,7 @@ from ajet.rollout.episode import Plan
 from ajet.rollout.failures import Failure, FailureKind
 from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.summary import summarize
+from ajet.runs.alarms import alarms_of
 from ajet.runs.callbacks import Listeners
 from ajet.runs.jobs import run_layers
 from ajet.runs.run_dir import held, keep_job, keep_tokenizer, new_run_dir
@@ -117,6 +118,7 @@ class Learner:
         """The folder that `save` wrote last."""
         self._job, self._trainer, self._runtime = job, trainer, runtime
         self._recorder, self._listeners = recorder, listeners
+        self._alarms = alarms_of(job, self.dir)
         self._place = 0
         """Groups that were begun since the last step."""
         self._text_of = TokenText(self.dir)
@@ -213,12 +215,16 @@ class Learner:
         )
         for episode in episodes:
             self._recorder.episode(episode, phase="train", step=step)
+        raised = self._alarms.step(step, metrics)
         self._recorder.metrics("train", step, metrics)
         self._listeners.step_end(step, metrics)
+        for alarm in raised:
+            job.progress.say(f"warning: {alarm.line}")
         if learning_rate is not None and learning_rate > self._rate:  # schedules lower it
             self._rate = learning_rate
             self._note_training(learning_rate=learning_rate)
         self.step, self._place, self._seconds = step, 0, 0.0
+        self._alarms.stop(raised)
         return metrics
 
     def save(self, path: AnyPath) -> Path:

@@ -1,7 +1,7 @@
 """The program ``ajet``: builds the commands, and turns each failure into one line and an exit code.
 
-0 success · 1 the work failed · 2 the job, its flags or a plugin's fields are wrong · 3 compared models do not differ ·
-130 Ctrl-C · 143 SIGTERM.
+0 success · 1 the work failed · 2 the job, its flags or a plugin's fields are wrong · 3 compared models do not differ, or an
+alarm has ended the run · 130 Ctrl-C · 143 SIGTERM.
 
 Command modules import nothing at their top but typer, so that ``ajet --help`` is quick.
 """
@@ -149,7 +149,7 @@ def run_program(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except AjetError as error:
         _tell(error)
-        return 2 if isinstance(error, ConfigError) else 1
+        return error.exit_code
     except Exception as error:
         if limit := _limit_of_machine(error):
             _tell(limit)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from ajet.earlier.job_file import refuse_earlier
 from ajet.interfaces.base import (
@@ -31,6 +31,7 @@ from ajet.interfaces.base import (
 from ajet.job import DEFAULT_BACKBONE
 from ajet.job.arguments import ARGUMENTS, giving
 from ajet.job.trinity_keys import is_trinity
+from ajet.learning.alarms import NAMES
 from ajet.learning.settings import LoraSettings, SelectorSettings, TrainSettings
 from ajet.plugins import explain_validation
 from ajet.rollout.settings import EvalSettings, RolloutSettings
@@ -112,6 +113,10 @@ class RunSettings(Settings):
         ge=0,
         description="How often a run resumes by itself after a machine, server or process has failed.",
     )
+    stop_on: tuple[str, ...] = Field(
+        (),
+        description="Alarms that end a run, with exit code 3: collapse, no_signal, … (docs/alarms.md has all).",
+    )
     record_batches: bool = Field(
         True, description="Keep what each step trained in the run folder, in `batches/`, for `ajet audit`."
     )
@@ -119,6 +124,14 @@ class RunSettings(Settings):
     services: tuple[str, ...] = Field(
         (), description="Services that the job needs, by name; like `--with NAME` for each."
     )
+
+    @field_validator("stop_on")
+    @classmethod
+    def _known_alarms(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in NAMES:
+                raise ValueError(f"unknown alarm {name!r}{nearest(name, NAMES)}. Known: {', '.join(NAMES)}")
+        return names
 
 
 class JobConfig(Settings):
@@ -129,6 +142,11 @@ class JobConfig(Settings):
     judge: JudgeSpec | None = Field(
         None,
         description="Judge by name, {type: name, …}, or a function pkg.module:name; default: the workflow's own reward.",
+    )
+    judge_check: JudgeSpec | None = Field(
+        None,
+        description="A second judge, with rewards on the same scale, for a share of the episodes (rollout.judge_check_share): an alarm "
+        "is raised if it does not confirm that the reward rises. Nothing is trained on it.",
     )
     model: PathOrName = Field("starter", description=ARGUMENTS["model"].help)
     models: dict[str, ChatModelSpec] = Field(
@@ -164,6 +182,7 @@ class JobConfig(Settings):
 SHORT_FORMS: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "backbone": by_name,
     "judge": by_type,
+    "judge_check": by_type,
     "train.algorithm": by_type,
     "task.reader": by_path,
     "task.validation": by_path,

@@ -63,6 +63,8 @@ class Job:
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Texts for `ajet.prompt`."""
     progress: Progress = field(default_factory=Silent)
+    judge_check: Judge | None = None
+    """The second judge."""
     resume: Path | None = None
     """The run folder to resume."""
 

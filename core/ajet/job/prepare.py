@@ -55,6 +55,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
     backbone = build.backbone(config.backbone)
     workflow = build.workflow(config, config.task.hides(config.judge is not None))
     judge = build.judge(config.judge)
+    judge_check = build.judge(config.judge_check, "judge_check") if config.judge_check else None
     algorithm = build.plugin(Algorithm, config.train.algorithm, "train.algorithm")
     filters = tuple(
         build.plugin(Filter, spec, f"train.filters.{i}") for i, spec in enumerate(config.train.filters)
@@ -89,6 +90,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
         backbone=backbone,
         workflow=workflow,
         judge=judge,
+        judge_check=judge_check,
         tasks=tasks,
         validation=validation,
         targets=targets,

@@ -28,25 +28,24 @@ class CollapseCheck:
         """Groups since then."""
         self._before = self._equal_before = self._rewards_before = 0.0
         """Earlier groups, those of them with equal rewards, and the sum of their mean rewards."""
-        self._warned = False
-
-    def warning(self, step: int, metrics: Metrics) -> str:
-        """What is wrong after a step with these metrics; "" if nothing is, or if it was said before."""
-        self._follow(step, metrics)
-        if self._warned or not (found := self.found()):
-            return ""
-        self._warned = True
-        return f"step {step}: {found}. Stop the run if it stays so, and lower train.learning_rate"
 
     def found(self) -> str:
         """The collapse in words; "" if there is none."""
-        chance = (self._equal_before + 1) / (self._before + 2)
-        if not self.since or chance**self._equal >= RARE:
+        if not self.since or self._chance() >= RARE:
             return ""
         before = self._rewards_before / self._before
         return (
             f"the reward has collapsed: since step {self.since} all episodes of {self._equal:.0f} groups have the reward "
             f"{self.reward:g}, after a mean of {before:.3g}, so nothing is learned"
+        )
+
+    def _chance(self) -> float:
+        """The probability that so many groups have equal rewards one after the other, after those before: Laplace's rule of
+        succession, which allows for how little a few groups say."""
+        equal, before = self._equal_before + 1, self._before + 2
+        lgamma = math.lgamma
+        return math.exp(
+            lgamma(equal + self._equal) - lgamma(equal) - lgamma(before + self._equal) + lgamma(before)
         )
 
     def ruined(self, after: Metrics, run_dir: Path, learning_rate: float) -> str:
@@ -57,15 +56,17 @@ class CollapseCheck:
             return ""
         return f"{found}. {train_again(saved_before(run_dir, self.since), learning_rate)}"
 
-    def _follow(self, step: int, metrics: Metrics) -> None:
+    def follow(self, step: int, metrics: Metrics) -> None:
+        """A step with these metrics has ended."""
         reward, share = metrics.get("reward"), metrics.get("groups_zero_advantage")
         if reward is None or share is None:
             return
         groups = metrics["groups"]
-        if self.since and not (share == 1 and math.isclose(reward, self.reward)):
+        one_value = share == 1 and metrics.get("reward_std", 0.0) < 1e-9
+        if self.since and not (one_value and math.isclose(reward, self.reward)):
             self._count(self._equal, self._equal, self.reward)
             self.since, self._equal = 0, 0.0
-        if self.since or (share == 1 and reward * self._before < self._rewards_before):
+        if self.since or (one_value and reward * self._before < self._rewards_before):
             self.since, self.reward = self.since or step, reward
             self._equal += groups
         else:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 from ajet.interfaces.backbone import Trainer
+from ajet.learning.alarms import Alarms
 from ajet.learning.batch import RolloutBatch
-from ajet.learning.collapse import CollapseCheck, saved_before, train_again
-from ajet.learning.gap import GapCheck
+from ajet.learning.collapse import saved_before, train_again
 from ajet.learning.rollouts import ValidationFailed
 from ajet.learning.settings import TrainSettings
 from ajet.rollout.batch_record import Account
@@ -56,6 +56,8 @@ class Loop:
     on_step: Callable[[int, Metrics], None]
     on_checkpoint: Callable[[int, Path], None] = lambda step, path: None
     """Called with the step and the folder of each complete checkpoint."""
+    alarms: Alarms | None = None
+    """By default those of the settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ async def _train(loop: Loop, ahead: _Ahead, saving: _Saving, first_step: int) ->
     settings, trainer, recorder = loop.settings, loop.trainer, loop.recorder
     before = await loop.validate(0) if loop.validate and first_step == 1 else {}
     after, seconds = before, 0.0
-    gap, collapse = GapCheck(), CollapseCheck()
+    alarms = loop.alarms or Alarms.of(settings)
     for step in range(first_step, settings.steps + 1):
         started = time.monotonic()
         batch = await ahead.batch(step, trainer.version)
@@ -106,13 +108,9 @@ async def _train(loop: Loop, ahead: _Ahead, saving: _Saving, first_step: int) ->
         )
         seconds += time.monotonic() - started - waited
         metrics["seconds_checkpoint"] = waited
+        raised = alarms.step(step, metrics)
         recorder.metrics("train", step, metrics)
         loop.on_step(step, metrics)
-        on_policy = not settings.asynchronous or step == first_step
-        if on_policy and (warning := gap.warning(step, metrics)):
-            log.warning("%s", warning)
-        if warning := collapse.warning(step, metrics):
-            log.warning("%s", warning)
         # Messages and tokens of an episode refer to each other, so only the collector frees them. Here fewer calls wait for it
         # than if it ran during the rollout, where it would stop all of them.
         del batch
@@ -123,20 +121,26 @@ async def _train(loop: Loop, ahead: _Ahead, saving: _Saving, first_step: int) ->
             try:
                 after = await loop.validate(step)
                 state["validation_reward"] = after["reward"]
+                raised += alarms.validation(step, after)
             except ValidationFailed as error:  # the step's checkpoint is written nevertheless
                 failed = error
+        for alarm in raised:
+            log.warning("%s", alarm.line)
         is_best = settings.keep_best and recorder.beats_all(state.get("validation_reward"))
-        regular = step % settings.save_every == 0 and not collapse.found()  # keeps those from before it
-        if last or is_best or regular:
+        regular = (
+            step % settings.save_every == 0 and not alarms.collapse.found()
+        )  # keeps those from before it
+        if last or is_best or regular or (alarms.stops(raised) and not alarms.collapse.found()):
             saving.begin(step, state)
         if failed:
             raise failed
+        alarms.stop(raised)
     await saving.end()
     if loop.validate and first_step > settings.steps and not is_validated(recorder.dir):
         after = await loop.validate(settings.steps)  # it failed when the last checkpoint was written
         recorder.validated(settings.steps, after["reward"])
-    ruined = collapse.ruined(after, recorder.dir, settings.learning_rate)
-    return LoopResult(before, after, saving.last, seconds, ruined, collapse.found())
+    ruined = alarms.collapse.ruined(after, recorder.dir, settings.learning_rate)
+    return LoopResult(before, after, saving.last, seconds, ruined, alarms.collapse.found())
 
 
 async def training_step(

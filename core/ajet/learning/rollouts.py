@@ -320,9 +320,10 @@ def fresh(
     episodes: Sequence[Episode], version: int, max_staleness: int | None
 ) -> tuple[list[Episode], Metrics]:
     """The episodes without a trained token that was sampled more than ``max_staleness`` versions before ``version``;
-    and how many episodes were dropped, with how many tokens."""
+    and how many episodes were dropped, with how many tokens. ``staleness`` is that of the oldest token that is left."""
     if max_staleness is None:
-        return list(episodes), {}
+        oldest_of_all = max((version - oldest(e, version) for e in episodes), default=0)
+        return list(episodes), {"staleness": oldest_of_all} if oldest_of_all else {}
     kept = [e for e in episodes if version - oldest(e, version) <= max_staleness]
     stale = [e for e in episodes if version - oldest(e, version) > max_staleness]
     return kept, {

@@ -279,6 +279,8 @@ def step_figures(metrics: Metrics) -> list[str]:
         figures.append(f"{metrics['tokens_per_second']:,.0f} tok/s")
     if seconds := _step_seconds(metrics):
         figures.append(f"{seconds:.1f} s")
+    if alarms := [name.removeprefix("alarm/") for name in metrics if name.startswith("alarm/")]:
+        figures.append(f"alarms: {', '.join(alarms)}")
     return figures
 
 

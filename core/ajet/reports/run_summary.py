@@ -34,6 +34,7 @@ MEANINGS = {
     "drift": "stored tokens used for text that the agent sent back in another form (rollout.merge: text)",
     "context_overflow": "calls refused because the prompt filled the model's context",
     "refused": "calls that were refused",
+    "judge_check_failed": "episodes that the second judge (judge_check) could not judge",
     "attempt_end_failed": "plugins that failed at the end of an attempt (ajet_attempt_end)",
 }
 """Explanations of counters, by name or by the part before the colon."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
@@ -55,6 +56,8 @@ class Rollout:
     batching: DeterministicBatching | None
     say: Callable[[str], None]
     board: Board
+    judge_check: Judge | None = None
+    """A second judge, which judges `RolloutSettings.judge_check_share` of the episodes after the first."""
     is_watched: bool = False
     """Whether the caller watches the board, once for all that it runs; otherwise each `run` does."""
     judge_replies: Mapping[str, Replies[JudgeCall]] = field(default_factory=dict)
@@ -158,6 +161,9 @@ class Rollout:
                         episode, lambda: called(judge, plan.task, view.output, view, name=name)
                     )
                 episode.judge_calls = calls.made
+        if self.judge_check and episode.failure is None and not recorded:
+            async with limit:
+                await self._check(episode, self.judge_check)
         printed_by_episode.set(None)  # what listeners print is theirs
         if episode.output.files:  # which are there for its judge
             episode.output = replace(episode.output, files={})
@@ -216,6 +222,24 @@ class Rollout:
             episode.feedback = str(verdict.feedback)
         finally:
             self.board.set(plan.id, None)
+
+    async def _check(self, episode: Episode, judge: Judge) -> None:
+        """Let the second judge judge an episode, if its turn has come, and put what it says into the metrics."""
+        chosen = zlib.crc32(episode.id.encode()) < self.settings.judge_check_share * 2**32
+        found = {"checked": float(chosen)}
+        if chosen:
+            view, name = episode.view(), f"judge_check of {episode.id}"
+            asked = called(judge.judge, episode.plan.task, view.output, view, name=name)
+            try:
+                with passthrough():
+                    verdict = await within(self._judge_deadline(), asked, name=name)
+                reward = _finite("the reward of judge_check", verdict.reward)
+                found |= {"check_reward": reward, "check_gap": episode.reward - reward}
+            except ContractBroken:
+                raise
+            except Exception:  # the episode is judged nevertheless
+                episode.counters["judge_check_failed"] += 1
+        episode.metrics = {**episode.metrics, **found}
 
     def _judge_calls(self, episode: Episode) -> JudgeCalls:
         return JudgeCalls(self.judge_replies.get(episode.id))

@@ -135,6 +135,12 @@ class RolloutSettings(Settings):
         description="End the run when a call in an async workflow or judge has blocked the event loop for this long; off "
         "under a debugger.",
     )
+    judge_check_share: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="Share of the episodes that `judge_check` judges, too, chosen by their ids.",
+    )
     strict: bool = Field(True, description="Refuse LLM calls that belong to no episode.")
     missed: Literal["report", "refuse"] = Field(
         "report",

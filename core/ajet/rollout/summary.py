@@ -4,12 +4,78 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from statistics import pstdev
+
+import numpy as np
 
 from ajet.rollout.episode import Episode
 from ajet.rollout.failures import FailureKind
 from ajet.tracker.record import sampled
-from ajet.types import Metrics
+from ajet.types import Generation, Int32, Metrics
+
+GRAM = 4
+"""Tokens of the sequences in which repetition is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Sums over sampled answers, from which their length, entropy and repetition follow."""
+
+    count: int = 0
+    cut: int = 0
+    """Those that ended at their length."""
+    tokens: int = 0
+    surprise: float = 0.0
+    """The sum of -logprob over all tokens: its mean estimates the policy's entropy, in nats."""
+    grams: int = 0
+    """Sequences of `GRAM` tokens."""
+    repeated: int = 0
+    """Those that occurred before in their answer: seq-rep-4 of Welleck et al., arXiv:1908.04319, is the share of these."""
+
+    @classmethod
+    def of(cls, answers: Sequence[Generation]) -> Answers:
+        windows = [max(len(answer.token_ids) - GRAM + 1, 0) for answer in answers]
+        return cls(
+            count=len(answers),
+            cut=sum(answer.finish_reason == "length" for answer in answers),
+            tokens=sum(len(answer.token_ids) for answer in answers),
+            surprise=-float(sum(answer.logprobs.sum() for answer in answers)),
+            grams=sum(windows),
+            repeated=sum(repeated(answer.token_ids) for answer in answers),
+        )
+
+    @classmethod
+    def sum(cls, parts: Sequence[Answers]) -> Answers:
+        """All of several episodes."""
+        return cls(*(sum(getattr(part, field.name) for part in parts) for field in fields(cls)))
+
+    def figures(self) -> Metrics:
+        """Their means; {} without tokens."""
+        if not self.tokens:
+            return {}
+        return {
+            "answer_tokens": self.tokens / self.count,
+            "answers_cut": self.cut / self.count,
+            "sampled_entropy": self.surprise / self.tokens,
+            "repetition": self.repeated / max(self.grams, 1),
+        }
+
+
+def repeated(token_ids: Int32) -> int:
+    """How many sequences of `GRAM` tokens occur before in an answer."""
+    count = len(token_ids) - GRAM + 1
+    if count < 2:
+        return 0
+    ids = token_ids.astype(np.uint64)
+    hashed = np.zeros(count, np.uint64)
+    for i, factor in enumerate(_FACTORS):
+        hashed += ids[i : i + count] * np.uint64(factor)
+    return count - len(np.unique(hashed))
+
+
+_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63)
+"""Odd factors of a hash, modulo 2^64; one for each token of a sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +94,7 @@ class Ended:
     answered: int
     """Calls that were answered."""
     sampled: int
-    """Tokens that the engine sampled, trained or not. A fork has not sampled what it recalls."""
+    """Tokens that the engine sampled, trained or not. A fork has not sampled what it replays."""
     to_train: int
     """Tokens among them that were sampled for training, before any are dropped."""
     counters: Counter[str]
@@ -36,6 +102,8 @@ class Ended:
     """Breaks by cause."""
     metrics: Metrics
     is_fork: bool = False
+    answers: Answers = Answers()
+    """The answers to train that were sampled."""
 
     @classmethod
     def of(cls, episode: Episode) -> Ended:
@@ -54,6 +122,7 @@ class Ended:
             breaks=Counter(b.cause for b in episode.breaks),
             metrics=episode.metrics,
             is_fork=episode.plan.fork is not None,
+            answers=Answers.of([c.generation for c in episode.record.trained_calls if not c.replayed]),
         )
 
 
@@ -82,7 +151,12 @@ def totals(episodes: Sequence[Ended], seconds: float) -> Metrics:
         "tokens_per_second": generated / max(seconds, 1e-9),
     }
     if judged:
-        metrics["reward"] = sum(e.reward for e in judged) / len(judged)
+        rewards = [e.reward for e in judged]
+        metrics["reward"] = sum(rewards) / len(rewards)
+        metrics |= {"reward_std": pstdev(rewards), "reward_min": min(rewards), "reward_max": max(rewards)}
+        if cut := [e.reward for e in judged if e.answers.cut]:
+            metrics |= {"episodes_cut": len(cut), "reward_cut": sum(cut) / len(cut)}
+    metrics |= Answers.sum([e.answers for e in independent]).figures()
     if any(e.failure for e in episodes):
         metrics["tokens_failed"] = sum(e.sampled for e in episodes if e.failure)
     if len(independent) < len(episodes):

@@ -59,6 +59,7 @@ class Runtime:
     targets: tuple[Target, ...]
     workflow: LoadedWorkflow
     judge: Judge
+    judge_check: Judge | None
     board: Board
     own_models: bool = False
 
@@ -68,6 +69,7 @@ class Runtime:
         return Rollout(
             runner=self.runner(policy, excused=excused),
             judge=self.judge,
+            judge_check=self.judge_check,
             settings=self.job.config.rollout,
             portal=self.portal,
             batching=self.batching,
@@ -155,7 +157,10 @@ async def open_runtime(
         batching = DeterministicBatching(engine) if engine and job.config.run.deterministic else None
         address = job.config.rollout.gateway_address
         warn_of_network(address.host, job.progress.say)
-        async with job.workflow.open() as workflow, job.judge.open() as judge:
+        async with AsyncExitStack() as opened:
+            workflow = await opened.enter_async_context(job.workflow.open())
+            judge = await opened.enter_async_context(job.judge.open())
+            check = await opened.enter_async_context(job.judge_check.open()) if job.judge_check else None
             with (
                 Capture(
                     portal,
@@ -189,6 +194,7 @@ async def open_runtime(
                         targets=tuple(targets),
                         workflow=workflow,
                         judge=judge,
+                        judge_check=check,
                         board=Board(),
                         own_models=own_models,
                     )

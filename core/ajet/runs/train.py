@@ -36,6 +36,7 @@ from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, METRICS, PASS_RATES, RunRecorder, live_lines
 from ajet.rollout.scheduler import Rollout
 from ajet.rollout.summary import Ended
+from ajet.runs.alarms import alarms_of
 from ajet.runs.callbacks import FirstFailures, Listeners
 from ajet.runs.run_dir import checkpoint_step, held, keep_same_tasks, keep_tokenizer, new_run_dir
 from ajet.runs.runtime import (
@@ -103,6 +104,7 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
                     validate_every=config.eval.every,
                     on_step=on_step,
                     on_checkpoint=listeners.checkpoint_saved,
+                    alarms=alarms_of(job, run_dir),
                 )
                 ended = await train(loop, done + 1)
             refuse_ruined(job, ended.ruined)

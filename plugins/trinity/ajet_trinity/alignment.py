@@ -196,6 +196,7 @@ OURS: Mapping[str, str] = {
     "task": "AgentJet reads the tasks and validates",
     "workflow": "run by AgentJet, beside Trinity",
     "judge": "by AgentJet; rows have advantages, not rewards",
+    "judge_check": "by AgentJet",
     "targets.NAME.agents": "by capture",
     "targets.NAME.models": "by capture",
     "targets.NAME.train": "before rows are made; AgentJet's engine answers the calls of a target that is not trained",

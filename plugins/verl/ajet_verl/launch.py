@@ -11,21 +11,21 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ajet import AjetError, ConfigError, Task, model_source
 from ajet.backbones import (
-    CollapseCheck,
+    Alarm,
     Episode,
-    GapCheck,
     JobSpec,
     Listeners,
     NotFinite,
     Plan,
     ValidationFailed,
+    alarms_of,
     check_vocabulary,
     checkpoints,
     episode_from_json,
@@ -152,7 +152,7 @@ class _Run:
         """The error that a process other than verl's trainer has reported."""
         self._seconds = 0.0
         """Duration of the steps so far."""
-        self._checks = GapCheck(), CollapseCheck()
+        self._alarms = alarms_of(job, run_dir)
 
     def execute(self) -> None:
         """Run verl until it ends, and forward the events of its processes. Raises AjetError if verl fails, if another
@@ -210,11 +210,10 @@ class _Run:
             self._seconds += event.metrics.get("seconds_rollout", 0.0) + event.metrics.get(
                 "seconds_update", 0.0
             )
+            raised = self._alarms.step(event.step, event.metrics)
             progress.step(event.step, steps, event.metrics)
-            for check in self._checks:
-                if warning := check.warning(event.step, event.metrics):
-                    progress.say(f"warning: {warning}")
             self.listeners.step_end(event.step, event.metrics)
+            self._raise(raised)
         elif event.kind == "episode":
             line = json.loads(event.text)
             self.listeners.episode_end(self._episode(line), line["phase"], event.step)
@@ -223,6 +222,14 @@ class _Run:
         else:
             prefix = "validation/" if event.kind == "validation" else f"validation/{event.kind}_"
             self.listeners.log(event.step, {f"{prefix}{k}": v for k, v in event.metrics.items()})
+            if event.kind == "validation":
+                self._raise(self._alarms.validation(event.step, event.metrics))
+
+    def _raise(self, raised: Sequence[Alarm]) -> None:
+        """Tell of alarms. Raises StoppedByAlarm if one of them is to end the run."""
+        for alarm in raised:
+            self._job.progress.say(f"warning: {alarm.line}")
+        self._alarms.stop(raised)
 
     def _episode(self, line: Mapping[str, Any]) -> Episode:
         """The episode of a line of the journal."""
@@ -274,12 +281,11 @@ class _Run:
 
     def ruined(self, result: RunResult) -> str:
         """See `CollapseCheck.ruined`."""
-        _, collapse = self._checks
-        return collapse.ruined(result.after, self._run_dir, self._job.config.train.learning_rate)
+        return self._alarms.collapse.ruined(result.after, self._run_dir, self._job.config.train.learning_rate)
 
     def collapsed(self) -> str:
         """See `CollapseCheck.found`."""
-        return self._checks[1].found()
+        return self._alarms.collapse.found()
 
     def _newest(self) -> Path | None:
         return next(reversed(checkpoints(self._run_dir)), None)

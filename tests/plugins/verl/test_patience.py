@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from ajet.interfaces.progress import Silent
-from ajet.learning.collapse import CollapseCheck
-from ajet.learning.gap import GapCheck
+from ajet.learning.alarms import Alarms
 from ajet.rollout.watchdog import Board, watch
 from ajet.types import AjetError
 from ajet_verl import launch, runner
@@ -56,7 +55,7 @@ def run_of(folder: Path, recorder: Recorder, polled: Callable[[], None]) -> Any:
     run._settings, run._run_dir = SimpleNamespace(patience=PATIENCE), folder
     train = SimpleNamespace(steps=1, learning_rate=1000.0)
     run._job = SimpleNamespace(progress=Silent(), config=SimpleNamespace(train=train))
-    run._checks, run._seconds = (GapCheck(), CollapseCheck()), 0.0
+    run._alarms, run._seconds = Alarms(), 0.0
     run.listeners = SimpleNamespace(step_end=lambda *_: None)
     run._last_progress, run._logs = time.monotonic(), lambda: "Logs."
     return run
