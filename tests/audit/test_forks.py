@@ -1,4 +1,4 @@
-"""The audit of a run with forks: what a fork recalls is trained by the episode that sampled it."""
+"""The audit of a run with forks: what a fork replays is trained by the episode that sampled it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ajet.capture.recall import Recall
+from ajet.capture.fork_replay import ForkReplay
 
 from .programs import CLOSED, MAKERS, Run, Seen, agents_of, ask_plainly, lines, require, script
 
@@ -58,9 +58,9 @@ def test_a_fork_of_every_framework_recalls_the_first_answer(name: str, raw: tupl
         asyncio.run(run("12 + 30"))
     bench.engine.requests.clear()
     with bench.session("fork") as fork:
-        fork.recall = Recall(parent.record, 1)
+        fork.replay = ForkReplay(parent.record, 1)
         seen: Seen = asyncio.run(run("12 + 30"))
-    assert seen.answer == "The result is 42." and fork.recall.end() is None
+    assert seen.answer == "The result is 42." and fork.replay.end() is None
     assert [call.replayed for call in fork.record.calls] == [True, False] and len(bench.engine.requests) == 1
     ((ids, mask, _),) = lines(fork.record)
     assert ids == expected[0][0] and sum(mask) == len(fork.record.calls[1].generation.token_ids)

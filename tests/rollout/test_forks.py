@@ -115,7 +115,7 @@ def test_a_fork_gets_its_parents_first_answers_without_the_engine_and_then_its_o
 
 
 def test_every_token_is_trained_once_by_the_episode_that_sampled_it(forked: Any) -> None:
-    """Invariant I1 over forks of forks: those that an episode recalls are its context."""
+    """Invariant I1 over forks of forks: those that an episode replays are its context."""
     runs = forked(agent)
     fork = runs.fork(1)
     again = runs.fork(3, fork)

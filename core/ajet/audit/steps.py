@@ -286,9 +286,9 @@ class Audit:
             count = call.end - call.start
             rule = whole
             if call.replayed:
-                rule = "recalled"
+                rule = "replayed"
                 if not _is_of_its_parent(call, by_id):
-                    wrong(f"call {number}, which is recalled, is no call of its parent")
+                    wrong(f"call {number}, which is replayed, is not one of its parent")
             elif not call.trained:
                 rule = self._untrained(wrong, call)
             elif not whole and number in by_filter:

@@ -14,9 +14,9 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from ajet.capture.context import answering_episode, passthrough
+from ajet.capture.fork_replay import ForkReplay
 from ajet.capture.limits import LARGE_BODY, MANY_TOOLS
 from ajet.capture.off_loop import off_loop
-from ajet.capture.recall import Recall
 from ajet.capture.refusals import Refusal
 from ajet.capture.replies import Form, NotRecorded, Replies, request_of
 from ajet.capture.sampling import SamplingPolicy
@@ -87,9 +87,9 @@ class Attempt:
     spent: Spent = field(default_factory=Spent)
     """What the answered calls used."""
     engine_error: str | None = None
-    recall: Recall | None = None
+    replay: ForkReplay | None = None
     """The answers that a fork gets from its parent's record."""
-    recalled: int = 0
+    replayed: int = 0
     """Tokens of the answers that it got."""
 
 
@@ -243,10 +243,10 @@ class Asked:
     async def _ask_model(self, number: int, index: int, emit: Emit | None) -> Choice:
         attempt, model, call = self.attempt, self.target.model, self.recorded(number)
         assert model and self.chat_end
-        recalled = attempt.recall and attempt.recall.take(call, self.tools, None)
-        if recalled:
-            assert recalled.answer
-            message = dict(recalled.answer.message)
+        replayed = attempt.replay and attempt.replay.take(call, self.tools, None)
+        if replayed:
+            assert replayed.answer
+            message = dict(replayed.answer.message)
             if emit:
                 StreamBuffer(emit, index, None, ()).finish(message)
             return Choice(self, call, Answer(message, _reason(message), 0, 0))
@@ -319,14 +319,14 @@ class Asked:
             made=prompt,
         )
         assert isinstance(call, Call)
-        recalled = attempt.recall and attempt.recall.take(call, self.tools, chat)
+        replayed = attempt.replay and attempt.replay.take(call, self.tools, chat)
         buffer = None
         if emit:
             reader = chat.text_reader() if self.chat_end is None else chat.reader(tail, self.offered)
             buffer = StreamBuffer(emit, index, reader, asked_stops)
-        if isinstance(recalled, Call):
-            call.generation, call.replayed, call.trained = recalled.generation, True, False
-            attempt.recalled += len(call.generation.token_ids)
+        if isinstance(replayed, Call):
+            call.generation, call.replayed, call.trained = replayed.generation, True, False
+            attempt.replayed += len(call.generation.token_ids)
             if buffer:
                 for token in call.generation.token_ids.tolist():
                     buffer.sampled([token])
@@ -337,8 +337,8 @@ class Asked:
             attempt.spent += Spent(len(ids), len(call.generation.token_ids))
         generation = call.generation
         message, reason, reasoning = self._message(chat, tail, generation, number)
-        if recalled and recalled.answer:  # with the ids of its tool calls, which the agent sends back
-            message = dict(recalled.answer.message)
+        if replayed and replayed.answer:  # with the ids of its tool calls, which the agent sends back
+            message = dict(replayed.answer.message)
         if buffer:
             buffer.finish(message)
         logprobs = _logprobs(chat, generation) if self.request.logprobs else None

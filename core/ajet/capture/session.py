@@ -84,7 +84,7 @@ class Session(Attempt):
         calls, tokens = self._limits
         for name, is_over in {
             "calls": calls is not None and self._calls > calls,
-            "tokens": tokens is not None and self.spent.completion_tokens + self.recalled >= tokens,
+            "tokens": tokens is not None and self.spent.completion_tokens + self.replayed >= tokens,
         }.items():
             if is_over:
                 if not self._limit_reached.done():

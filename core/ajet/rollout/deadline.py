@@ -27,7 +27,8 @@ async def within(
 ) -> T:
     """The coroutine's result; it runs in a task of this name. Raises DeadlinePassed after ``seconds`` (None: no
     limit), not counting those that ``excused`` reports, at most two seconds late: code that does not react to its
-    cancellation is abandoned. Raises the result of ``stopped`` at once. Raises Cancelled, and RuntimeError for SystemExit, so that one coroutine cannot end all others."""
+    cancellation is abandoned. Raises the result of ``stopped`` at once. Raises Cancelled, and RuntimeError for
+    SystemExit, so that one coroutine cannot end all others."""
     task = asyncio.create_task(_without_exit(coroutine), name=name)
     clock = asyncio.get_running_loop().time
     started = clock()

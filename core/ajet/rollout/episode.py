@@ -13,11 +13,11 @@ from typing import Any
 
 from ajet.capture.answers import Answerer
 from ajet.capture.context import passing_through
+from ajet.capture.fork_replay import ForkReplay
 from ajet.capture.hook import BASE_URL, Capture
 from ajet.capture.judge_calls import JudgeCall
 from ajet.capture.process.printed import Printed, printed_by_episode
 from ajet.capture.process.uncaptured import Listener, Missed
-from ajet.capture.recall import Recall
 from ajet.capture.session import Session, current_session
 from ajet.environments.client import Leases, current_leases
 from ajet.interfaces.prompts import Prompts, current_prompts
@@ -165,7 +165,7 @@ class EpisodeRunner:
             return _replayed(plan, plan.task, attempt)
         loop = asyncio.get_running_loop()
         began, started = time.time(), loop.time()
-        session = Session(plan.id, f"{plan.seed_key}#{attempt}", self.answerer, recall=_recall(plan))
+        session = Session(plan.id, f"{plan.seed_key}#{attempt}", self.answerer, replay=_fork_replay(plan))
         session.on_change = lambda: self.board.set(plan.id, "engine" if session.in_flight else "workflow")
         self.capture.open(session)
         self.board.set(plan.id, "workflow")
@@ -179,7 +179,7 @@ class EpisodeRunner:
                     self._execute(plan, session, leases, prompts, printed),
                     lambda: self.excused(plan.id) - excused,
                     f"the workflow of episode {plan.id}",
-                    asyncio.wrap_future(session.recall.diverged) if session.recall else None,
+                    asyncio.wrap_future(session.replay.diverged) if session.replay else None,
                 )
             )
         except DeadlinePassed:
@@ -261,11 +261,11 @@ class EpisodeRunner:
         return None if under_debugger() else self.timeout
 
 
-def _recall(plan: Plan) -> Recall | None:
+def _fork_replay(plan: Plan) -> ForkReplay | None:
     if plan.fork is None:
         return None
     assert plan.fork.record, f"the fork {plan.id} has no record of its parent"
-    return Recall(plan.fork.record, plan.fork.calls)
+    return ForkReplay(plan.fork.record, plan.fork.calls)
 
 
 def _replayed(plan: Plan, task: RecordedTask, attempt: int) -> Episode:
@@ -294,9 +294,9 @@ def _explain(
     """The true cause: a failure of the engine or the context appears in the workflow only as some SDK error. The calls of the
     ``captured`` workflow must be recorded."""
     if (
-        session.recall
-        and (failed is None or session.recall.diverged.done())
-        and (error := session.recall.end())
+        session.replay
+        and (failed is None or session.replay.diverged.done())
+        and (error := session.replay.end())
     ):
         return Failure(FailureKind.DIVERGED, text=str(error))
     if failed and session.child_refused and failed.kind is FailureKind.TIMEOUT:

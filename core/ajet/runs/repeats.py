@@ -1,4 +1,4 @@
-"""Does an agent do the same again after the same answers? One of its episodes runs again and recalls all of them: no engine is asked."""
+"""Does an agent do the same again after the same answers? An episode runs again and replays all of them, without the engine."""
 
 from __future__ import annotations
 

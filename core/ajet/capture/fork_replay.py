@@ -1,4 +1,4 @@
-"""What a fork recalls: the answers that its parent got, for requests that equal its parent's.
+"""What a fork replays: the answers that its parent got, for requests that equal its parent's.
 
 An answer is given again only in the very context in which it was sampled: same target, tools, prompt ids, temperature and limits
 of the answer. A request is looked for among all that are left, so parallel calls may come in another order.
@@ -25,7 +25,7 @@ class Diverged(Refused):
         super().__init__(message, code="fork_diverged")
 
 
-class Recall:
+class ForkReplay:
     """The answers that a fork gets from its parent's ``record``: those of its first ``calls`` sampled calls, and what chat models
     of frozen targets answered before the last of them. With all of the parent's calls, any further request differs, too."""
 
@@ -42,7 +42,7 @@ class Recall:
         self._sampled: set[int] = set()
         """The numbers of the fork's own calls."""
         self.diverged: Future[Diverged] = Future()
-        """Why it is no fork, once it does other things than its parent."""
+        """What is different, once the fork does other things than its parent."""
 
     def take(self, asked: Exchange, tools: Sequence[Message], chat: Chat | None) -> Exchange | None:
         """The parent's call with the same request, which is then used; None if the model is to answer it. Raises Diverged."""
@@ -61,7 +61,7 @@ class Recall:
         )
 
     def end(self) -> Diverged | None:
-        """Why an episode that has ended is no fork, if it is none."""
+        """What is different in an episode that has ended, if anything is."""
         if self.diverged.done():
             return self.diverged.result()
         if unused := self._unused:
