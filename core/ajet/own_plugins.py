@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 EXTRAS: Mapping[str, Mapping[str, str]] = {
     "agentscope": {"logger": "agentscope_layout agentscope_studio"},
-    "environments": {"reader": "library", "workflow": "library"},
+    "environments": {"reader": "library", "workflow": "chat library"},
     "harbor": {"judge": "harbor", "reader": "harbor", "workflow": "harbor"},
     "judges": {
         "command": "judge",

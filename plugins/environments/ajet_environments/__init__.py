@@ -1,4 +1,5 @@
-"""Environments of other libraries: the reader and the workflow `library`, and tools of MCP servers.
+"""Environments of other libraries: the reader and the workflow `library`. Tools of MCP servers: the workflow `chat`, and `McpTools`
+for agents of your own.
 
 Importing this package imports none of the libraries, nor `mcp`.
 """
@@ -8,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ajet import Plugin, hookimpl
+from ajet_environments.chat import ChatWorkflow
 from ajet_environments.reader import LibraryTasks
+from ajet_environments.tools import McpTools
 from ajet_environments.workflow import LibraryWorkflow
 
-__all__ = ["LibraryTasks", "LibraryWorkflow"]
+__all__ = ["ChatWorkflow", "LibraryTasks", "LibraryWorkflow", "McpTools"]
 
 
 @hookimpl
 def ajet_plugins() -> Iterable[type[Plugin]]:
-    return [LibraryTasks, LibraryWorkflow]
+    return [LibraryTasks, LibraryWorkflow, ChatWorkflow]

@@ -1,8 +1,7 @@
 """Programs that run a library's environments in its own Python, kept for further episodes, and what ends them.
 
 A program that has answered is used again: importing a library takes seconds. One whose episode is cancelled cancels it, so
-that the library releases what it has opened, and ends. What is left of a program is found by a variable that all its processes
-inherit, also those that have made a session of their own.
+that the library releases what it has opened, and ends; what is left of it then is killed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -23,13 +21,13 @@ from typing import Any
 from ajet import ConfigError
 from ajet.interfaces.service import looks_secret
 from ajet.interfaces.workflow import EpisodeEndpoint, WorkflowFailed
+from ajet_environments.marks import NAME, kill_marked, new_mark
 
 PROGRAM = Path(__file__).parent / "worker"
 SECONDS_TO_RELEASE = 10.0
 """Maximum time in which a library releases what a cancelled episode has opened."""
 SECONDS_TO_LIST = 600.0
 """Maximum time for listing tasks: data sets are read, and libraries imported."""
-_MARK = "AJET_ENVIRONMENT"
 _QUIET = {"INSPECT_DISPLAY": "none", "PRIME_RUNS_MODE": "disabled"}
 """Inspect would draw its table, verifiers send what it runs to its makers."""
 _MOST_LINE = 64 << 20
@@ -40,7 +38,7 @@ _SAID = 600
 def list_tasks(about: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     """The first tasks of a library's environment. Raises ConfigError."""
     with tempfile.TemporaryDirectory(prefix="ajet-environment-") as folder:
-        mark = secrets.token_hex(8)
+        mark = new_mark()
         try:
             done = subprocess.run(
                 _command(about),
@@ -55,7 +53,7 @@ def list_tasks(about: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
         except subprocess.TimeoutExpired:
             raise ConfigError("environment", f"listed no tasks within {SECONDS_TO_LIST:.0f} s.") from None
         finally:
-            _kill(mark)
+            kill_marked(mark)
     try:
         answer = json.loads(done.stdout.splitlines()[0])
     except (IndexError, ValueError):
@@ -118,7 +116,7 @@ class _Worker:
     """One program."""
 
     def __init__(self) -> None:
-        self._mark = secrets.token_hex(8)
+        self._mark = new_mark()
         self._folder = Path(tempfile.mkdtemp(prefix="ajet-environment-"))
         self._process: asyncio.subprocess.Process | None = None
 
@@ -163,7 +161,7 @@ class _Worker:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(process.wait(), SECONDS_TO_RELEASE)
         finally:
-            _kill(self._mark)
+            kill_marked(self._mark)
             if process:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -182,17 +180,8 @@ def _variables(about: Mapping[str, Any], mark: str, folder: str) -> dict[str, st
     for ours_only in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", *endpoints):
         ours.pop(ours_only, None)
     programs = f"{Path(about['python']).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    given = {"PATH": programs, "TMPDIR": folder, _MARK: mark}
+    given = {"PATH": programs, "TMPDIR": folder, NAME: mark}
     return {**ours, **_QUIET, **given, **about["variables"]}
-
-
-def _kill(mark: str) -> None:
-    """Kill all processes with a mark. Only where there is /proc."""
-    marked = f"{_MARK}={mark}".encode()
-    for file in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if marked in file.read_bytes().split(b"\0"):
-                os.kill(int(file.parent.name), signal.SIGKILL)
 
 
 def _end_of(said: str) -> str:

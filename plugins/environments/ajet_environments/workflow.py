@@ -26,7 +26,7 @@ class LibraryWorkflow(WorkflowPlugin):
     model: str = Field("policy", description="What the environment calls the model in its requests.")
     judge: str = Field(
         "",
-        description="The frozen target that answers what the environment asks models for its reward; without it, such an episode fails.",
+        description="The frozen target that answers what the environment asks models for its reward; without it, the episode fails.",
     )
     _workers: Workers | None = PrivateAttr(None)
 

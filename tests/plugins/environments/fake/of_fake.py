@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -42,10 +43,8 @@ class Library:
                     except asyncio.CancelledError:
                         child = subprocess.Popen(["sleep", "3600"], start_new_session=True)
             if self._what == "fixed address":
-                try:
+                with contextlib.suppress(Exception):  # as libraries do, which would make a reward of 0 of it
                     await asyncio.to_thread(ask, "http://api.openai.com/v1", "key", "Is it right?")
-                except Exception:  # as libraries do, which would make a reward of 0 of it
-                    pass
             if self._what == "asks a judge":
                 said = ask(os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"], f"Is {said} right?")
             if self._what == "is not valid":
