@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := tools/install.py
 
-.PHONY: help .venv demo examples test test-slow test-templates test-vllm test-verl verify-verl test-trinity verify-trinity test-harbor test-harnesses test-agentscope-samples test-matrix test-versions lint format wheels check-wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean docs prove-gpu
+.PHONY: help .venv demo examples test test-slow test-templates test-vllm test-verl verify-verl test-trinity verify-trinity test-harbor test-harnesses test-agentscope-samples test-environments test-matrix test-versions lint format wheels check-wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean docs prove-gpu
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -151,7 +151,10 @@ test-harbor: .venv-harbor/.installed ## Harbor's agents in sandboxes of Podman, 
 test-harnesses: $(ALL_INSTALLED) ## coding agents, such as Claude Code, with the recipes of examples/coding_agents, in environments of their own (ARGS="-k codex")
 	AJET_HARNESSES=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/harnesses -n 0 $(ARGS)
 
-test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## other SDK releases, and 15 more agent frameworks (ARGS="openai-2")
+test-environments: $(ALL_INSTALLED) ## environments of verifiers, OpenEnv, NeMo Gym and Inspect, and MCP servers, each in an environment of its own
+	.venv/bin/python tests/matrix.py verifiers openenv nemo-gym inspect mcp-servers $(ARGS)
+
+test-matrix: $(ALL_INSTALLED) $(NODE_INSTALLED) ## other SDK releases, 15 more agent frameworks, and libraries of environments (ARGS="openai-2")
 	.venv/bin/python tests/matrix.py $(ARGS)
 
 test-agentscope-samples: $(ALL_INSTALLED) ## programs in the shape of the samples of AgentScope's tuner, on AgentScope 1, in an environment of its own
