@@ -1,0 +1,203 @@
+"""Compares plain groups with forks and `train.credit: tree`, at equal budgets of sampled tokens, on four tasks of several turns.
+
+    SEED=0 python bench/credit.py [TASK ...]
+
+Three tasks are those of the examples; in the fourth, `bench/doors`, the first call decides and the true advantage of each call is
+known. `tokens_ratio` is how many times fewer sampled tokens the tree needs until its mean reward has nine tenths of the gain of
+plain groups; the tokens of validation do not count. Where it does not get there, `is_bound` says that the ratio is at most this.
+The correlations are those of the trained advantages of single calls with the true ones, at the untrained model. Last line: one JSON
+object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+DOORS = ROOT / "bench" / "doors"
+NINE_TENTHS = 0.9
+WINDOW = 5
+"""Steps over which rewards are averaged."""
+TREE = {
+    "rollout.fork.where": "value",
+    "rollout.fork.depth": 2,
+    "train.credit": "tree",
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job and what is set in it for both methods."""
+
+    job: Path
+    settings: Mapping[str, Any]
+
+
+TASKS = {
+    "doors": Task(DOORS / "job.yaml", {"train.steps": 40}),
+    "frozenlake": Task(
+        ROOT / "examples/frozenlake/job.yaml",
+        {"train.steps": 50, "train.batch_size": 8, "eval.episodes": 1, "eval.greedy": False},
+    ),
+    "learn_to_ask": Task(
+        ROOT / "examples/learn_to_ask/job.yaml",
+        {"train.steps": 70, "train.batch_size": 8, "eval.episodes": 1, "eval.greedy": False},
+    ),
+    "search": Task(
+        ROOT / "examples/search/job.yaml",
+        {"train.steps": 32, "train.batch_size": 4, "eval.episodes": 1, "eval.greedy": False},
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("tasks", nargs="*", help=f"default: {', '.join(TASKS)}")
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED", "0")))
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="of the tree's job, such as another `rollout.fork.where`",
+    )
+    options = parser.parse_args()
+    tree = {**TREE, **dict(pair.split("=", 1) for pair in options.set)}
+    found: dict[str, Any] = {"seed": options.seed, "tree": tree, "tasks": {}, "forks_diverged": 0}
+    for name in options.tasks or TASKS:
+        plain, forked = (run(TASKS[name], name, kind, options.seed) for kind in ({}, tree))
+        found["tasks"][name] = compared(curve(plain), curve(forked))
+        found["forks_diverged"] += sum(step.get("forks_diverged", 0) for step in steps(forked))
+        print(json.dumps({name: found["tasks"][name]}), flush=True)
+        if name == "doors":
+            probes = {"grpo": {}, "tree": tree}
+            for method, kind in probes.items():
+                probe = Task(
+                    TASKS[name].job, {"train.steps": 1, "train.batch_size": 16, "train.learning_rate": 1e-12}
+                )
+                found[f"correlation_{method}"] = correlation(run(probe, "doors-credit", kind, options.seed))
+    print(json.dumps(found))
+
+
+def run(task: Task, name: str, kind: Mapping[str, Any], seed: int) -> Path:
+    """Train as a user would; returns the run folder."""
+    root = Path.cwd() / "runs" / f"bench-credit-{name}-{'tree' if kind else 'grpo'}-seed{seed}"
+    settings = {**task.settings, **kind, "task.reader.seed": seed, "run.dir": root}
+    command = [sys.executable, "-m", "ajet", "run", str(task.job), "--seed", str(seed)]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    print(f"== {name}, {'tree' if kind else 'grpo'}, seed {seed}", flush=True)
+    subprocess.run(command, check=True)
+    return max(root.iterdir(), key=lambda folder: folder.stat().st_mtime)
+
+
+def steps(run_dir: Path) -> list[dict[str, Any]]:
+    """The metrics of the training steps."""
+    lines = map(json.loads, (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line["type"] == "train"]
+
+
+Curve = Sequence[tuple[float, float]]
+"""Sampled tokens so far, and the mean reward of the independent episodes of the last `WINDOW` steps."""
+
+
+def curve(run_dir: Path) -> Curve:
+    """The learning curve of a run."""
+    lines = steps(run_dir)
+    tokens = np.cumsum([line["tokens_sampled"] for line in lines])
+    rewards = [line["reward"] for line in lines]
+    return [
+        (float(tokens[i]), statistics.mean(rewards[max(i + 1 - WINDOW, 0) : i + 1]))
+        for i in range(len(lines))
+    ]
+
+
+def compared(plain: Curve, forked: Curve) -> dict[str, Any]:
+    """The figures of a task. Both methods begin with the same model, whose reward is the mean over both first steps."""
+    before = (plain[0][1] + forked[0][1]) / 2
+    gains = [found[-1][1] - before for found in (plain, forked)]
+    reached = [until(found, before + NINE_TENTHS * gains[0]) for found in (plain, forked)]
+    needed = reached[1] or forked[-1][0]
+    return {
+        "tokens_ratio": round((reached[0] or plain[-1][0]) / needed, 2),
+        "is_bound": reached[1] is None,
+        "before": round(before, 3),
+        "gain_grpo": round(gains[0], 3),
+        "gain_tree": round(gains[1], 3),
+        "tokens_grpo": round(plain[-1][0]),
+        "tokens_tree": round(forked[-1][0]),
+    }
+
+
+def until(found: Curve, reward: float) -> float | None:
+    """The sampled tokens after which the mean reward has been reached."""
+    return next((tokens for tokens, mean in found if mean >= reward), None)
+
+
+def correlation(run_dir: Path) -> float:
+    """Of the advantages that step 1 trained with the true ones, over all calls. The true one is what the answer adds to the
+    reward less the mean of this under the model."""
+    from ajet.audit.batches import read_step
+    from ajet.audit.files import Folder
+    from ajet.reports.folder import read_run
+
+    sys.path.append(str(DOORS))
+    from house import DOORS as NAMES
+    from house import FOR_DOOR, FOR_WAYS, ROOMS, WAYS, right_door, worth
+
+    run = read_run(run_dir)
+    episodes = {entry.id: run.episode(entry) for entry in run.entries}
+    model = Scored(run_dir / "checkpoints" / "step_000001")
+    spelled: dict[str, list[int]] = {}
+    for episode in episodes.values():
+        for call in episode.record.calls:
+            answer = call.answer.message["content"].strip() if call.answer else ""
+            if answer in (*NAMES, *WAYS):
+                spelled[answer] = call.generation.token_ids.tolist()
+    pairs = []
+    for row in read_step(Folder(run_dir), 1).rows:
+        episode = episodes[row.episode]
+        sign = episode.plan.task.metadata["sign"]
+        calls = {call.number: (place, call) for place, call in enumerate(episode.record.calls)}
+        for start, _, number, *_ in row.spans:
+            place, call = calls[number]
+            best = WAYS[0] if place else right_door(sign)
+            mean = (FOR_WAYS / ROOMS if place else FOR_DOOR) * model.probability(
+                call.prompt.ids().tolist(), spelled[best]
+            )
+            said = call.answer.message["content"].strip() if call.answer else ""
+            pairs.append((float(row.advantages[start]), worth(sign, place, said) - mean))
+    return round(float(np.corrcoef(np.array(pairs).T)[0, 1]), 3)
+
+
+class Scored:
+    """A model that says how likely answers are."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self._model = AutoModelForCausalLM.from_pretrained(folder).eval()
+
+    def probability(self, prompt: Sequence[int], answer: Sequence[int]) -> float:
+        """That the model answers a prompt with exactly these tokens."""
+        import torch
+
+        with torch.no_grad():
+            logits = self._model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
+        logprobs = logits.log_softmax(-1)[range(len(answer)), list(answer)]
+        return float(logprobs.sum().exp())
+
+
+if __name__ == "__main__":
+    main()
