@@ -304,6 +304,18 @@ def job(tmp_path: Path, **settings: Any) -> Any:
         ({"train.algorithm.type": "gspo", "train.algorithm.clip": 1}, r"train\.algorithm\.clip: .*clip_"),
         ({"train.algorithm": "reinforce+"}, r"'reinforce\+'.*did you mean 'reinforce\+\+'"),
         ({"train.dynamic_sampling": 0.5}, r"train\.dynamic_sampling"),
+        ({"train.credit": "tree"}, r"train\.credit: tree has no effect without forks; set rollout\.fork"),
+        ({"train.credit": "branch"}, r"train\.credit"),
+        *(
+            (
+                {"rollout.fork": {}, "train.credit": "tree", "train.algorithm": name},
+                rf"train\.credit: .*'{name}'",
+            )
+            for name in ("ppo", "dpo", "sft", "rejection_sampling")
+        ),
+        ({"train.call_discount": 0.9, "train.algorithm": "dpo"}, r"train\.call_discount: .*'dpo' has no"),
+        ({"train.call_discount": 1.5}, r"train\.call_discount"),
+        ({"rollout.fork": {}, "train.algorithm": "ppo"}, r"rollout\.fork: the algorithm 'ppo' cannot learn"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(tmp_path: Path, settings: Any, message: str) -> None:
