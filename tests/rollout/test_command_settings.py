@@ -35,8 +35,12 @@ def run(bench: Any, tokenizer: Any, tmp_path: Path) -> Run:
         **settings: Any,
     ) -> Episode:
         (tmp_path / "agent.py").write_text(ASK + code)
-        command = [sys.executable, "{workdir}/agent.py", *arguments]
-        workflow = whole(command=command, workdir=tmp_path, **settings)
+        fields = {
+            "command": [sys.executable, "{workdir}/agent.py", *arguments],
+            "workdir": tmp_path,
+            **settings,
+        }
+        workflow = whole(**fields)
         return run_command(b, workflow, task=task, judge=judge)
 
     return go
@@ -67,6 +71,20 @@ def test_placeholders_stand_for_the_episode_s_values(run: Run) -> None:
     words, mine, folder, home = response(episode)
     assert words[:2] == ["-p=what is {id}?", "r [1, 2]"] and words[5] == "{print} ${HOME} {}"
     assert mine == f"{folder}:{home}"
+
+
+def test_python_is_the_one_that_runs_ajet_unless_the_job_sets_path(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for services."""
+    (tmp_path / "bin").mkdir()
+    other = tmp_path / "bin" / "python"
+    other.write_text(f'#!/bin/sh\nOTHER=1 exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(other.parent), prepend=os.pathsep)
+    code, command = "told = os.environ.get('OTHER')\n" + TELL, ["python", "{workdir}/agent.py"]
+    assert response(run(code, command=command)) is None
+    assert response(run(code, command=command, environment={"PATH": os.environ["PATH"]})) == "1"
 
 
 @pytest.mark.parametrize(

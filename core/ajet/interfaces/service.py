@@ -21,6 +21,11 @@ def looks_secret(variable: str) -> bool:
     return _SECRET.search(variable) is not None
 
 
+def own_python(program: str) -> str:
+    """The Python that runs `ajet` for ``python`` and ``python3``, as PATH may have another one, or none; other programs as they are."""
+    return sys.executable if program in ("python", "python3") else program
+
+
 class Service(Plugin):
     """Base of services. If the service is already healthy, the job uses it as it is. Otherwise its command is started in
     a session of its own, and stopped when the last job that uses it ends.
@@ -98,7 +103,7 @@ class Command(Service):
     def argv(self) -> list[str]:
         """See `Service.argv`."""
         program, *arguments = self.command
-        return [sys.executable if program in ("python", "python3") else program, *arguments]
+        return [own_python(program), *arguments]
 
     def healthy(self) -> bool:
         """See `Service.healthy`. Asked without a proxy."""

@@ -20,7 +20,7 @@ from pydantic import Field, field_validator, model_validator
 from ajet.capture.session import current_session
 from ajet.interfaces.base import Count, PathOrName, Seconds
 from ajet.interfaces.prompts import Prompts, current_prompts
-from ajet.interfaces.service import looks_secret
+from ajet.interfaces.service import looks_secret, own_python
 from ajet.interfaces.workflow import Tuner, WorkflowFailed, WorkflowPlugin
 from ajet.services.commands.folders import collect, copy_folder, remove_folder, write_files
 from ajet.services.commands.placeholders import check_placeholders, field_of, fill, has_placeholder, values_of
@@ -201,8 +201,10 @@ class CommandWorkflow(WorkflowPlugin):
         return self.workdir / Path(path).expanduser()
 
     def _program(self) -> str | None:
-        """The path of the program."""
+        """The path of the program; ``python`` is AgentJet's own, unless the job sets PATH."""
         program = self.command[0].replace("{workdir}", str(self.workdir))
+        if "PATH" not in self.environment:
+            program = own_python(program)
         named = str(self.workdir / program) if os.sep in program else program
         return shutil.which(named, path=self.environment.get("PATH", os.environ.get("PATH")))
 
