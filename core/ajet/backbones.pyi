@@ -75,7 +75,7 @@ from ajet.rollout.watchdog import Board as Board, watching as watching
 
 # Runs: folders, the engine and chat of a run, the training loop
 from ajet.runs.callbacks import Listeners as Listeners
-from ajet.runs.alarms import alarms_of as alarms_of
+from ajet.runs.alarms import alarms_of as alarms_of, said_of as said_of
 from ajet.runs.jobs import job_of as job_of, prepared as prepared, tune_layers as tune_layers
 from ajet.runs.restarts import run_job as run_job
 from ajet.runs.run_dir import (

@@ -17,6 +17,7 @@ from ajet.reports.run_list import RunLine, describe_runs, run_line, run_table
 from ajet.reports.run_list import list_runs as read_lines
 from ajet.reports.run_summary import step_curves
 from ajet.reports.token_text import TokenText
+from ajet.reports.verdict import Verdict, verdict_of
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.episode import Episode as Recorded
 from ajet.runs.train import recorded_validation
@@ -201,6 +202,11 @@ class Run:
     def after(self) -> Scores:
         """The last validation. Without validation tasks: the figures of the last step's episodes."""
         return self._scores(first=False)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What it has learned beyond chance, which alarms it raised, and what to try next; None if nothing was trained."""
+        return verdict_of(self._folder)
 
     def episodes(self, *, step: int | None = None, phase: str | None = None) -> list[Episode]:
         """The episodes that count, in the order in which they ended. With ``step``: those that were trained in it (or

@@ -24,9 +24,14 @@ FIGURES = (
 
 def describe_result(result: RunResult) -> str:
     """Figures before and after, the run folder, and what to look at next."""
+    from ajet.reports.folder import read_run
+    from ajet.reports.verdict import verdict_of
+
     parts = []
     if result.after:
         parts.append(table([("validation", "before", "after"), *_figures(result.before, result.after)]))
+    if result.steps and (found := verdict_of(read_run(result.run_dir))):
+        parts.append(str(found))
     rows = [("run folder", str(result.run_dir))]
     if result.steps:
         rows.insert(0, ("trained", f"{result.steps} steps, {result.train_seconds:.0f} s without validation"))

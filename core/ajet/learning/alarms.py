@@ -135,10 +135,8 @@ class History:
         """A step has ended."""
         self.collapse.follow(step, metrics)
         self.steps.append(dict(metrics))
-        reward = metrics.get("reward")
-        if reward is not None:
-            self.low = min(self.low, metrics.get("reward_min", reward))
-            self.high = max(self.high, metrics.get("reward_max", reward))
+        self.low = min(self.low, metrics.get("reward_min", math.inf))
+        self.high = max(self.high, metrics.get("reward_max", -math.inf))
         now = self.reward(self.steps[-RECENT:])
         if len(self.steps) >= RECENT and now and (self.best is None or now[0] > self.best[0]):
             self.best = now
@@ -156,6 +154,11 @@ class History:
         """Its mean at the beginning."""
         return _mean(self.steps[:FIRST], name) if self.compared else None
 
+    def both(self, name: str) -> tuple[float, float] | None:
+        """Its means at the beginning and now."""
+        first, now = self.first(name), self.now(name)
+        return None if first is None or now is None else (first, now)
+
     def share(self, name: str, of: str) -> float | None:
         """A count over another, of the last steps; None if there are not as many."""
         whole = sum(step.get(of, 0) for step in self.steps[-RECENT:])
@@ -164,10 +167,11 @@ class History:
         return sum(step.get(name, 0) for step in self.steps[-RECENT:]) / whole
 
     def reward(self, steps: list[Metrics]) -> tuple[float, float] | None:
-        """The mean reward of steps, and its squared standard error, in which a group counts as one episode; None without."""
-        if not steps or any("reward" not in s or not s.get("groups") for s in steps):
+        """The mean reward of steps, and its squared standard error, in which a group counts as one episode; None without, as in
+        the metrics of earlier releases."""
+        if not steps or any("reward_std" not in s or not s.get("groups") for s in steps):
             return None
-        errors = [s.get("reward_std", 0.0) ** 2 / s["groups"] for s in steps]
+        errors = [s["reward_std"] ** 2 / s["groups"] for s in steps]
         return statistics.fmean(s["reward"] for s in steps), sum(errors) / len(steps) ** 2
 
     def rise(self) -> float:
@@ -251,31 +255,31 @@ def _entropy_collapse(run: Alarms, h: History) -> str:
 
 
 def _entropy_explosion(run: Alarms, h: History) -> str:
-    first, now = h.first("sampled_entropy"), h.now("sampled_entropy")
-    if first is None or now is None or now < max(3 * first, first + 0.5) or h.rise() >= 2:
+    pair = h.both("sampled_entropy")
+    if not pair or pair[1] < max(3 * pair[0], pair[0] + 0.5) or h.rise() >= 2:
         return ""
-    return f"the entropy has risen from {first:.3g} to {now:.3g} nats a token, and the reward has not"
+    return f"the entropy has risen from {pair[0]:.3g} to {pair[1]:.3g} nats a token, and the reward has not"
 
 
 def _length_explosion(run: Alarms, h: History) -> str:
-    first, now = h.first("answer_tokens"), h.now("answer_tokens")
-    if first is None or now is None or now < max(3 * first, first + 16) or h.rise() >= 2:
+    pair = h.both("answer_tokens")
+    if not pair or pair[1] < max(3 * pair[0], pair[0] + 16) or h.rise() >= 2:
         return ""
-    return f"answers have grown from {first:.0f} to {now:.0f} tokens, and the reward has not"
+    return f"answers have grown from {pair[0]:.0f} to {pair[1]:.0f} tokens, and the reward has not"
 
 
 def _length_collapse(run: Alarms, h: History) -> str:
-    first, now = h.first("answer_tokens"), h.now("answer_tokens")
-    if first is None or now is None or now > min(first / 3, first - 8) or h.rise() >= 2:
+    pair = h.both("answer_tokens")
+    if not pair or pair[1] > min(pair[0] / 3, pair[0] - 8) or h.rise() >= 2:
         return ""
-    return f"answers have shrunk from {first:.0f} to {now:.0f} tokens, and the reward has not risen"
+    return f"answers have shrunk from {pair[0]:.0f} to {pair[1]:.0f} tokens, and the reward has not risen"
 
 
 def _repetition(run: Alarms, h: History) -> str:
-    first, now = h.first("repetition"), h.now("repetition")
-    if first is None or now is None or now < max(0.3, first + 0.2):
+    pair = h.both("repetition")
+    if not pair or pair[1] < max(0.3, pair[0] + 0.2):
         return ""
-    return f"{now:.0%} of the sequences of 4 tokens repeat earlier ones of their answer, at the beginning {first:.0%}"
+    return f"{pair[1]:.0%} of the sequences of 4 tokens repeat earlier ones of their answer, at the beginning {pair[0]:.0%}"
 
 
 def _cut_answers(run: Alarms, h: History) -> str:
@@ -348,25 +352,16 @@ def _slow(run: Alarms, h: History) -> str:
 
 def _judges_disagree(run: Alarms, h: History) -> str:
     """The gap between judge and second judge has grown, the reward has risen, and less than half of that is confirmed."""
-    names = ("judge/check_reward", "judge/check_gap", "judge/checked")
-    (r0, g0, n0), (r1, g1, n1) = ([get(name) for name in names] for get in (h.first, h.now))
-    before, after = h.first("reward"), h.now("reward")
-    if (
-        r0 is None
-        or r1 is None
-        or g0 is None
-        or g1 is None
-        or not n0
-        or not n1
-        or before is None
-        or after is None
-    ):
+    names = ("reward", "judge/check_reward", "judge/check_gap", "judge/checked")
+    pairs = [pair for name in names if (pair := h.both(name))]
+    if len(pairs) < len(names) or h.rise() < 3:
         return ""
+    (r0, r1), (c0, c1), (g0, g1), (n0, n1) = pairs
     parts = ((h.steps[:FIRST], n0), (h.steps[-RECENT:], n1))
-    checked = [(steps, sum(s["episodes"] for s in steps) * share) for steps, share in parts]
+    checked = [(steps, sum(s["episodes"] for s in steps) * max(share, 1e-9)) for steps, share in parts]
     error = math.sqrt(sum(statistics.fmean(s["reward_std"] ** 2 for s in steps) / n for steps, n in checked))
-    rose, confirmed = after - before, r1 - r0
-    if h.rise() < 3 or g1 - g0 < 4 * error or confirmed >= rose / 2:
+    rose, confirmed = r1 - r0, c1 - c0
+    if g1 - g0 < 4 * error or confirmed >= rose / 2:
         return ""
     return f"the reward has risen by {rose:.3g}, and that of the second judge by {confirmed:.3g}"
 

@@ -14,6 +14,8 @@ from ajet.types import Metrics
 
 RARE = 1e-3
 """Equal groups in a row that are less probable than this are a collapse."""
+EARLY = 0.01
+"""So are, after few groups, only those that are also less probable than this by Laplace's rule."""
 
 
 class CollapseCheck:
@@ -31,7 +33,7 @@ class CollapseCheck:
 
     def found(self) -> str:
         """The collapse in words; "" if there is none."""
-        if not self.since or self._chance() >= RARE:
+        if not self.since or not self._is_rare():
             return ""
         before = self._rewards_before / self._before
         return (
@@ -39,14 +41,15 @@ class CollapseCheck:
             f"{self.reward:g}, after a mean of {before:.3g}, so nothing is learned"
         )
 
-    def _chance(self) -> float:
-        """The probability that so many groups have equal rewards one after the other, after those before: Laplace's rule of
-        succession, which allows for how little a few groups say."""
+    def _is_rare(self) -> bool:
+        """Whether so many groups with equal rewards in a row are improbable: at the share of such groups before, and also, less
+        strictly, by Laplace's rule of succession, which allows for how little a few groups say of that share."""
         equal, before = self._equal_before + 1, self._before + 2
         lgamma = math.lgamma
-        return math.exp(
+        succession = math.exp(
             lgamma(equal + self._equal) - lgamma(equal) - lgamma(before + self._equal) + lgamma(before)
         )
+        return bool((equal / before) ** self._equal < RARE and succession < EARLY)
 
     def ruined(self, after: Metrics, run_dir: Path, learning_rate: float) -> str:
         """How training has ruined the model, as far as rewards show, and the remedy; "" if it has not. ``after`` are the metrics
@@ -58,10 +61,9 @@ class CollapseCheck:
 
     def follow(self, step: int, metrics: Metrics) -> None:
         """A step with these metrics has ended."""
-        reward, share = metrics.get("reward"), metrics.get("groups_zero_advantage")
-        if reward is None or share is None:
+        reward, share, groups = (metrics.get(name) for name in ("reward", "groups_zero_advantage", "groups"))
+        if reward is None or share is None or groups is None:
             return
-        groups = metrics["groups"]
         one_value = share == 1 and metrics.get("reward_std", 0.0) < 1e-9
         if self.since and not (one_value and math.isclose(reward, self.reward)):
             self._count(self._equal, self._equal, self.reward)

@@ -74,6 +74,9 @@ def _run(summary: RunSummary, anchors: Mapping[str, str]) -> Iterator[str]:
     yield _labels(run_labels(summary))
     yield from (f"<p>{_text(note)}</p>" for note in summary.notes)
     if summary.curves:
+    if summary.verdict:
+        lines = "".join(f"<li>{_text(line)}</li>" for line in summary.verdict)
+        yield f"<section>\n<h2>Verdict</h2>\n<ul>{lines}</ul>\n</section>"
         yield chart(summary.curves)
     if summary.rows:
         yield f"<section>\n<h2>Steps</h2>\n{_table(step_table(summary.rows, summary.validates))}\n</section>"

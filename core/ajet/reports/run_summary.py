@@ -12,6 +12,7 @@ from ajet.interfaces.base import by_type
 from ajet.job.objects import OBJECT, OWN_LOOP
 from ajet.reports.credit import Credit, zero_advantage
 from ajet.reports.folder import Entry, Run
+from ajet.reports.verdict import verdict_of
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.recorder import JOURNAL
 from ajet.runs.run_state import State, state_of
@@ -110,6 +111,8 @@ class RunSummary:
     breaks: tuple[Count, ...]
     picks: tuple[Pick, ...]
     notes: tuple[str, ...]
+    verdict: tuple[str, ...]
+    """What was learned, which alarms were raised, what to try next; empty if nothing was trained."""
 
 
 def summarise(run: Run, credit: Credit) -> RunSummary:
@@ -150,6 +153,7 @@ def summarise(run: Run, credit: Credit) -> RunSummary:
         ),
         picks=tuple(_picks(run.entries)),
         notes=tuple(credit.notes),
+        verdict=tuple(found.lines if (found := verdict_of(run)) else ()),
     )
 
 

@@ -46,6 +46,8 @@ def describe_run(summary: RunSummary) -> str:
         parts.append(
             f"groups with zero advantage (nothing to learn): {zero} of {groups}, {zero / groups:.0%}"
         )
+    if summary.verdict:
+        parts.append("\n  ".join(["verdict", *summary.verdict]))
     for title, counts in (
         ("failures", summary.failures),
         ("counters", summary.counters),

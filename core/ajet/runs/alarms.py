@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,11 @@ def alarms_of(job: Job, run_dir: Path) -> Alarms:
     alarms = Alarms.of(config.train, shuffled=shuffled, stop_on=config.run.stop_on)
     alarms.replay(live_lines(run_dir / METRICS))
     return alarms
+
+
+def said_of(alarms: Iterable[Alarm]) -> str:
+    """What a run folder says of the alarms of a run that has finished; "" without any."""
+    return "; ".join(f"alarm {alarm.name} at step {alarm.step}: {alarm.what}" for alarm in alarms)
 
 
 def recorded_alarms(job: Mapping[str, Any], metrics: list[Mapping[str, Any]]) -> list[Alarm]:

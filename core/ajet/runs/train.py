@@ -36,7 +36,7 @@ from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, METRICS, PASS_RATES, RunRecorder, live_lines
 from ajet.rollout.scheduler import Rollout
 from ajet.rollout.summary import Ended
-from ajet.runs.alarms import alarms_of
+from ajet.runs.alarms import alarms_of, said_of
 from ajet.runs.callbacks import FirstFailures, Listeners
 from ajet.runs.run_dir import checkpoint_step, held, keep_same_tasks, keep_tokenizer, new_run_dir
 from ajet.runs.runtime import (
@@ -94,6 +94,7 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
                     progress.step(step, config.train.steps, metrics)
                     listeners.step_end(step, metrics)
 
+                alarms = alarms_of(job, run_dir)
                 loop = Loop(
                     trainer=trainer,
                     source=source,
@@ -104,11 +105,11 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
                     validate_every=config.eval.every,
                     on_step=on_step,
                     on_checkpoint=listeners.checkpoint_saved,
-                    alarms=alarms_of(job, run_dir),
+                    alarms=alarms,
                 )
                 ended = await train(loop, done + 1)
             refuse_ruined(job, ended.ruined)
-            listeners.said = ended.collapsed
+            listeners.said = ended.collapsed or said_of(alarms.found.values())
             listeners.result = RunResult(
                 run_dir=run_dir,
                 steps=config.train.steps,

@@ -35,6 +35,7 @@ from ajet.backbones import (
     newest,
     recorded_validation,
     refuse_ruined,
+    said_of,
     step_of,
     train_again,
 )
@@ -284,8 +285,8 @@ class _Run:
         return self._alarms.collapse.ruined(result.after, self._run_dir, self._job.config.train.learning_rate)
 
     def collapsed(self) -> str:
-        """See `CollapseCheck.found`."""
-        return self._alarms.collapse.found()
+        """See `CollapseCheck.found`; else the alarms."""
+        return self._alarms.collapse.found() or said_of(self._alarms.found.values())
 
     def _newest(self) -> Path | None:
         return next(reversed(checkpoints(self._run_dir)), None)

@@ -1,0 +1,105 @@
+"""The verdict on a run: what was learned beyond chance, and what to try next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ajet.api.results import load_run
+from ajet.reports.folder import Run
+from ajet.reports.text import describe_run
+from ajet.reports.verdict import verdict_of
+
+from .conftest import Folder
+
+Successes = Sequence[bool | None]
+
+
+def run(
+    before: Successes = (), after: Successes = (), rewards: Sequence[float] = (0.5,), **metrics: float
+) -> Run:
+    """A run whose validation tasks had these outcomes (None: failed)."""
+    entries: list[Any] = []
+    for step, outcomes in ((0, before), (9, after)):
+        for number, success in enumerate(outcomes):
+            entries.append(_Entry(f"t{number}", step, success))
+    lines = [
+        {"type": "train", "step": n + 1, "reward": reward, **metrics} for n, reward in enumerate(rewards)
+    ]
+    return Run(Path(), {}, entries, lines)
+
+
+class _Entry:
+    def __init__(self, task: str, step: int, success: bool | None) -> None:
+        self.phase, self.task, self.step = "validation", task, step
+        self.is_success, self.reward = success, float(bool(success))
+        self.failure = "timeout" if success is None else None
+
+
+def test_a_gain_on_the_same_tasks_beyond_chance_is_learned() -> None:
+    found = verdict_of(run([False] * 10, [True] * 8 + [False] * 2))
+    assert found and found.outcome == "learned" and found.change
+    assert (found.change.before, found.change.after, found.change.gain) == (0.0, 0.8, 0.8)
+    # By hand: 8 differences of one sign; 2 of 2^8 combinations of signs are as far from 0.
+    assert found.change.p == 2 / 256 and (found.change.solved, found.change.lost) == (8, 0)
+    low, high = found.change.interval
+    assert 0 < low < 0.8 < high
+    assert found.lines[0].startswith(
+        "learned: accuracy on 10 validation tasks 0.000 → 0.800, a change of +0.800"
+    )
+
+
+def test_a_change_within_chance_is_unlearned_and_says_what_would_have_shown() -> None:
+    found = verdict_of(run([False] * 9 + [True], [True, *[False] * 8, True]))
+    assert found and found.outcome == "unlearned"
+    assert "within chance: only a change of about" in found.lines[0] and "ajet forecast" in str(found)
+
+
+def test_a_run_that_has_ruined_its_model_is_worse() -> None:
+    found = verdict_of(run([True] * 10, [False] * 9 + [True]))
+    assert found and found.outcome == "worse" and "train.learning_rate" in str(found)
+
+
+def test_a_failed_episode_has_not_succeeded() -> None:
+    found = verdict_of(run([True] * 10, [None] * 10))
+    assert found and found.outcome == "worse"
+
+
+@pytest.mark.parametrize(
+    ("rewards", "outcome"),
+    [
+        ([0.1, 0.12, 0.11, 0.5, 0.6, 0.8, 0.81, 0.79], "learned"),
+        ([0.1, 0.3, 0.2, 0.1, 0.3, 0.15, 0.25, 0.2], "unlearned"),
+        ([0.1, 0.9], "unknown"),
+    ],
+)
+def test_without_validation_tasks_the_first_and_last_steps_say_less(
+    rewards: list[float], outcome: str
+) -> None:
+    found = verdict_of(run(rewards=rewards))
+    assert found and found.outcome == outcome and "task.validation" in found.advice[-1]
+
+
+def test_alarms_are_in_the_verdict_with_the_remedy_of_the_first() -> None:
+    found = verdict_of(run(rewards=[0.5] * 8, episodes=10.0, episodes_failed=5.0))
+    assert found and [alarm.name for alarm in found.alarms] == ["failed_episodes"]
+    assert any(
+        "failed_episodes from step 4, on 5 steps: 50% of the episodes fail" in line for line in found.lines
+    )
+    assert found.advice[0].startswith("`ajet show` has their causes")
+
+
+def test_what_trains_nothing_has_no_verdict() -> None:
+    assert verdict_of(Run(Path(), {}, [], [{"type": "debug", "step": 1, "reward": 1.0}])) is None
+
+
+def test_the_report_and_the_api_have_it(folder: Folder) -> None:
+    folder.write([])
+    folder.metrics("train", 1, reward=0.5)
+    told = describe_run(folder.summary())
+    assert "verdict\n  unknown: there are neither two validations" in told
+    verdict = load_run(folder.dir).verdict
+    assert verdict and verdict.outcome == "unknown"
