@@ -10,6 +10,8 @@ from ajet.reports.credit import run_credit
 from ajet.reports.episode import EpisodeReport, episode_report
 from ajet.reports.folder import read_run
 from ajet.reports.group_tree import GroupMember, GroupTrees, grown
+from ajet.reports.html import page
+from ajet.reports.run_summary import summarise
 from ajet.reports.text import describe_episode, group_lines
 from ajet.reports.token_text import TokenText
 from ajet.rollout.batch_record import batch_file, trained_advantages
@@ -73,7 +75,7 @@ def test_the_picture_has_a_line_for_each_stretch_of_calls() -> None:
     lines = group_lines(grown(MEMBERS, ADVANTAGES), "f1", everything=False)
     assert [line.rstrip() for line in lines] == [
         "CALLS            AGENT  ADVANTAGE  WORTH            EPISODE  ANSWER",
-        "├─ calls 0–1     a      +0.000     value 0.5                 e0 says 1",
+        "├─ calls 0–1     a      +0.000     value 0.5                 e0 says 0 … e0 says 1",
         "│  ├─ call 2     a      +0.500                               e0 says 2",
         "│  │  call 3     a      +0.250     reward 1         e0       e0 says 3",
         "│  └─ call 2     a      -0.250     value 0.25                f1 says 2",
@@ -159,6 +161,9 @@ def test_show_draws_the_tree_of_a_plain_group_too(runs: Runs) -> None:  # noqa: 
         for line in describe_episode(report(folder, entry.id), everything=False, tokens=False, colour=False)
     )
     assert "group of 2 episodes: value 0.5" in text and f"◀ {entry.id}" in text
+    found = read_run(folder)
+    shown = page(summarise(found, run_credit(found)), [report(folder, entry.id)], everything=False)
+    assert "group of 2 episodes: value 0.5" in shown and f"◀ {entry.id}" in shown
 
 
 def test_without_a_record_the_tree_has_no_advantages_and_says_so(runs: Runs) -> None:  # noqa: F811

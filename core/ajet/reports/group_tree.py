@@ -19,7 +19,7 @@ from ajet.rollout.batch_record import trained_advantages
 from ajet.rollout.episode import Episode, Fork
 from ajet.tracker.call import Call
 
-LONGEST_WORDS = 80
+LONGEST_WORDS = 50
 """Characters of an answer that are shown."""
 KEPT = 32
 """Groups whose trees are kept: the episodes of a group end near each other."""
@@ -54,7 +54,7 @@ class Stretch:
     calls: tuple[int, ...]
     agent: str
     words: str
-    """The beginning of the last one's answer."""
+    """The beginning of the first one's answer and of the last one's."""
     advantage: float | None
     """None if it was not trained, or if there is no record of the step."""
 
@@ -167,7 +167,8 @@ def _stretches(
     found = []
     for (agent, advantage), some in groupby(calls, lambda call: (said(call)[0], advantages.get(call))):
         own = list(some)
-        found.append(Stretch(tuple(number for _, number in own), agent, said(own[-1])[1], advantage))
+        words = " … ".join(dict.fromkeys(said(call)[1] for call in (own[0], own[-1])))
+        found.append(Stretch(tuple(number for _, number in own), agent, words, advantage))
     return tuple(found)
 
 

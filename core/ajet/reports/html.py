@@ -20,6 +20,7 @@ from ajet.reports.chart import chart
 from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport, Line, Tokens
 from ajet.reports.labels import episode_labels, fold, run_labels, step_table, who
 from ajet.reports.run_summary import Count, Pick, RunSummary
+from ajet.reports.text import group_lines, group_title
 from ajet.reports.token_text import readable, visible
 
 _MARK = "\0"
@@ -73,10 +74,10 @@ def _run(summary: RunSummary, anchors: Mapping[str, str]) -> Iterator[str]:
     yield f"<h1>{_text(summary.name or Path(summary.run).name)}</h1>"
     yield _labels(run_labels(summary))
     yield from (f"<p>{_text(note)}</p>" for note in summary.notes)
-    if summary.curves:
     if summary.verdict:
         lines = "".join(f"<li>{_text(line)}</li>" for line in summary.verdict)
         yield f"<section>\n<h2>Verdict</h2>\n<ul>{lines}</ul>\n</section>"
+    if summary.curves:
         yield chart(summary.curves)
     if summary.rows:
         yield f"<section>\n<h2>Steps</h2>\n{_table(step_table(summary.rows, summary.validates))}\n</section>"
@@ -143,6 +144,9 @@ def _episode(report: EpisodeReport, anchor: str, everything: bool) -> Iterator[s
     yield f"<article id={anchor}>\n<h2>Episode {_text(report.header.id)}</h2>"
     yield _labels(episode_labels(report)[1:])
     yield from (f"<p>{_text(note)}</p>" for note in report.notes)
+    if report.tree:
+        lines = "\n".join(group_lines(report.tree, report.header.id, everything=everything))
+        yield f"<section>\n<h3>{_text(group_title(report.tree))}</h3>\n<pre class=wide>{_text(lines)}</pre></section>"
     for conversation in report.conversations:
         yield from _conversation(conversation, everything)
     if report.printed:

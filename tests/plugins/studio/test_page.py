@@ -781,19 +781,25 @@ def test_hostile_text_is_shown_as_text(watcher: browser.Reader, folder: Path) ->
 
 
 PICTURES = {
-    "runs": 300, "compare": 900, "run": 760, "step": 560, "group": 420, "episode": 760, "tokens": 640, "tree": 560, "store": 900,
+    "runs": 300, "compare": 900, "run": 760, "step": 560, "group": 460, "episode": 760, "tokens": 640, "tree": 560, "store": 900,
+    "grouptree": 760,
 }  # fmt: skip
 """Heights of the pictures."""
 SWEEP = ("runs", "compare", "run", "step")
 NEW = os.environ.get("AJET_PICTURES", "")
-"""A folder with the runs of a sweep, ``runs``, and a store of online training, ``traces.db``: the pictures are written anew."""
+"""A folder with the runs of a sweep, ``runs``, a store of online training, ``traces.db``, and a run of bench/doors with forks, ``forks``: the
+pictures are written anew."""
+ELSEWHERE = {"store": "traces.db", "grouptree": "forks"}
+"""What pictures show that are not of these tests' runs."""
 
 
-@pytest.mark.parametrize("view", [view for view in PICTURES if NEW or view != "store"])
+@pytest.mark.parametrize("view", [view for view in PICTURES if NEW or view not in ELSEWHERE])
 def test_the_pictures_of_the_documentation_are_views_of_now(
     chromium: Any, shown: Path, view: str, tmp_path: Path
 ) -> None:
-    what = f"{NEW}/traces.db" if view == "store" else f"{NEW}/runs" if NEW and view in SWEEP else str(shown)
+    what = f"{NEW}/runs" if NEW and view in SWEEP else str(shown)
+    if view in ELSEWHERE:
+        what = f"{NEW}/{ELSEWHERE[view]}"
     with runs.serving_library(open_library(what)) as studio:
         path = _pictured(studio, view)
         for reader in reading(chromium, studio, color_scheme="light"):
@@ -821,6 +827,10 @@ def _pictured(studio: runs.Studio, view: str) -> str:
     """The address of a picture's view."""
     if view == "store":
         return "/"
+    if view == "grouptree":
+        row = studio.get("episodes", run=".", phase="train")["rows"][0]
+        of = {name: row[name] for name in ("phase", "step", "task")}
+        return address("/group", run=".", **of, tab="tree")
     if not NEW or view not in SWEEP:
         return VIEWS[view][0].replace("trained", "steady") + ("&call=2" if view == "tokens" else "")
     found = studio.get("runs")["runs"]

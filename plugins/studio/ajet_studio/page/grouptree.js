@@ -25,7 +25,7 @@ export async function groupTree(page, run, of) {
 		label: "Calls of the group",
 		rows: new Rows(nodes.flatMap(rowsOf)),
 		columns: [
-			{ name: "calls", label: "Calls", cell: (row) => "  ".repeat(Math.min(DEEPEST, row.depth)) + (row.begins && row.forked ? "├ " : "") + row.calls },
+			{ name: "piece", label: "Calls", cell: (row) => "\u00a0\u00a0".repeat(Math.min(DEEPEST, row.depth)) + (row.begins && row.forked ? "├ " : "") + row.calls },
 			{ name: "agent", label: "Agent", cell: (row) => row.agent },
 			figure("advantage", "Advantage", (value) => (value === null ? "" : signed(value)), { tone: (row) => toneOf(row.advantage) }),
 			{ name: "worth", label: "Worth", cell: (row) => row.worth },
