@@ -150,7 +150,7 @@ ENVIRONMENTS: dict[str, Environment | Library] = {
     "openenv": Library(("openenv==0.10.0", "openenv-dipg-safety==0.1.67"), "openenv", "3.11"),
     "nemo-gym": Library(("nemo-gym==0.4.0", "tiktoken"), "nemo_gym", "3.12"),
     "inspect": Library(("inspect-ai==0.3.285", "inspect-evals==0.26.0", "openai"), "inspect", "3.11"),
-    "mcp-servers": Library(("mcp-server-time==2026.10.19", "mcp-server-calculator==0.2.0", "mcp<2"), "mcp", "3.11"),
+    "mcp-servers": Library(("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"), "mcp", "3.11"),
 }
 
 

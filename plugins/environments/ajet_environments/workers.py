@@ -1,6 +1,7 @@
 """Programs that run a library's environments in its own Python, kept for further episodes, and what ends them.
 
-A program that has answered is used again: importing a library takes seconds. One whose episode is cancelled cancels it, so
+A program that has answered is used again: importing a library takes seconds. Not so if the environment asks models of its own, as
+its clients may keep the key of an episode. One whose episode is cancelled cancels it, so
 that the library releases what it has opened, and ends; what is left of it then is killed.
 """
 
@@ -84,7 +85,10 @@ class Workers:
         except BaseException:
             self._end_later(worker)
             raise
-        idle.append(worker)
+        if request.get("judge"):
+            self._end_later(worker)
+        else:
+            idle.append(worker)
         return answer
 
     async def end(self) -> None:

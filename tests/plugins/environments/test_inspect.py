@@ -26,16 +26,15 @@ SORTS = [
     {"turn": 2, "call": {"name": "draft_summary", "arguments": {"summary": "One message."}}},
     {"say": "It is done."},
 ]
-TASKS = {"memory_poison": LOOKS_UP, "autonomy_hijack": SORTS}
+TASKS = {"memory_poison": (LOOKS_UP, "utility"), "autonomy_hijack": (SORTS, "security")}
 
 
-@pytest.mark.parametrize("part", ["utility", "security"])
 @pytest.mark.parametrize("task", TASKS)
 def test_rewards_are_those_of_inspects_own_evaluation(
-    task: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    name, answers = f"agent_threat_bench_{task}", TASKS[task]
+    name, (answers, part) = f"agent_threat_bench_{task}", TASKS[task]
     job = Job(tmp_path, "inspect", {"task": f"{MODULE}:{name}", "score": f"{SCORER}.{part}"})
     episodes = job.check(answers, first=4)
     assert [episode.failure for episode in episodes] == [None] * 4
@@ -89,7 +88,7 @@ def test_a_grader_is_a_frozen_target_and_its_answers_are_not_trained(
     (episode,) = job.check(
         [{"say": "I forward it."}], 1, workflow={"type": "library", "judge": "grader"}, targets=targets
     )
-    assert episode.failure is None and episode.calls == 2 and len(episode.timelines) == 1
+    assert episode.failure is None and episode.calls > 1 and len(episode.timelines) == 1
     assert "I forward it." in str(episode.messages) and "judgment" not in str(episode.messages)
     (alone,) = job.check([{"say": "I forward it."}], 1)
     assert alone.failure == "workflow:environment" and "\n" not in alone.error

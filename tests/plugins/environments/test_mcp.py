@@ -20,7 +20,7 @@ from ajet import Task, load_run
 from ajet.cli import run_program
 from ajet_environments import ChatWorkflow, McpTools
 from tests.patience import PATIENCE
-from tests.plugins.environments.libraries import PYTHON, needs_library
+from tests.plugins.environments.libraries import PYTHON, assert_trained, needs_library
 
 pytestmark = pytest.mark.models("starter")
 pytest.importorskip("mcp")
@@ -43,10 +43,6 @@ ADDS = [
     {"turn": 0, "call": {"name": "add", "arguments": {"a": 12, "b": 30}}},
     {"when": "42", "say": "It is 42."},
 ]
-
-
-def bin_(name: str) -> str:
-    return str(Path(PYTHON).parent / name)
 
 
 @pytest.fixture
@@ -178,7 +174,7 @@ def test_one_server_is_named_by_a_command_or_a_url() -> None:
 @pytest.mark.parametrize(
     "server, call, said",
     [
-        ("mcp-server-calculator", {"name": "calculate", "arguments": {"expression": "12 + 30"}}, "42"),
+        ("mcp-server-git", {"name": "git_status", "arguments": {"repo_path": "."}}, "No commits yet"),
         (
             "mcp-server-time",
             {
@@ -193,6 +189,30 @@ def test_published_servers_work_unchanged(
     server: str, call: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    answers = [{"turn": 0, "call": call}, {"when": said, "say": f"It is {said}."}]
-    episode = check({"tools": {"type": "mcp", "command": [bin_(server)]}}, answers, answer=said)
+    subprocess.run(["git", "init", "-q"], check=True)
+    answers = [{"turn": 0, "call": call}, {"when": said, "say": f"It says {said}."}, {"say": "Nothing."}]
+    episode = check(
+        {"tools": {"type": "mcp", "command": [str(Path(PYTHON).parent / server)]}}, answers, answer=said
+    )
     assert (episode.failure, episode.reward, episode.calls) == (None, 1.0, 2)
+
+
+@needs_library
+def test_the_starter_is_trained_for_two_steps_with_the_tools_of_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tasks.jsonl").write_text('{"query": "What is 2 + 3?", "answer": "5"}')
+    tools = {"type": "mcp", "command": [str(Path(PYTHON).parent / "mcp-server-time")]}
+    job = {
+        "task": {"reader": "tasks.jsonl"},
+        "workflow": {"type": "chat", "tools": tools},
+        "judge": "contains",
+        "model": "starter",
+        "rollout": {"group_size": 2, "retries": 0, "sampling": {"max_tokens": 24}},
+        "train": {"steps": 2, "batch_size": 1},
+    }
+    Path("job.yaml").write_text(yaml.safe_dump(job))
+    assert run_program(["run", "job.yaml"]) == 0
+    (folder,) = Path().glob("runs/*")
+    assert_trained(load_run(folder))

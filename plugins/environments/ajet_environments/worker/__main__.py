@@ -70,6 +70,7 @@ class Serving:
         self._library = library
         self._write = write
         self._hosts = hosts
+        self._episode: asyncio.Future[Any] | None = None
 
     async def run(self) -> None:
         """Answer until stdin ends."""
@@ -79,18 +80,24 @@ class Serving:
         assert task
         loop.add_signal_handler(signal.SIGTERM, task.cancel)
 
+        def over() -> None:
+            lines.put_nowait(b"")
+            if self._episode:
+                self._episode.cancel()
+
         def read() -> None:
             for line in sys.stdin.buffer:
                 loop.call_soon_threadsafe(lines.put_nowait, line)
-            loop.call_soon_threadsafe(task.cancel)
+            loop.call_soon_threadsafe(over)
 
         threading.Thread(target=read, daemon=True).start()
-        while True:
-            await self._answer(json.loads(await lines.get()))
+        while line := await lines.get():
+            await self._answer(json.loads(line))
 
     async def _answer(self, request: dict[str, Any]) -> None:
         loop, self._hosts.refused = asyncio.get_running_loop(), ""
         doing = asyncio.ensure_future(self._do(request))
+        self._episode = doing if request["do"] == "run" else None
         self._hosts.tell = lambda: loop.call_soon_threadsafe(doing.cancel)
         try:
             answer = await doing
