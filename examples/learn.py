@@ -3,7 +3,7 @@
     python examples/learn.py --seed 0 [--record] [NAME ...]
 
 Runs the installed `ajet` program as a user would. The last line is one JSON object; the exit code is 1 if an example's
-gain is less than `GAIN` or less than `ERRORS` standard errors.
+gain is less than `GAIN` or less than `ERRORS` standard errors, or if `ajet audit` finds a token that is not explained.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def learn(name: str, seed: int) -> dict[str, Any]:
     started = time.time()
     subprocess.run(command, check=True)
     run_dir = max(root.iterdir(), key=lambda folder: folder.stat().st_mtime)
+    subprocess.run([sys.executable, "-m", "ajet", "audit", str(run_dir)], check=True)
     rewards = validations(run_dir)
     first, last = rewards[min(rewards)], rewards[max(rewards)]
     before, after = statistics.mean(first), statistics.mean(last)

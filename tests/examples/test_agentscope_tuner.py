@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ajet.cli import run_program
 from ajet.interfaces.workflow import load_object
 from tests.plugins.programs import require
 
@@ -42,6 +43,7 @@ def test_it_runs_from_the_preview_to_the_checkpoint(main: Any, capsys: pytest.Ca
     tuned = main(steps=2)
     assert '"question": "What is 0 - 0?"' in capsys.readouterr().out
     assert (tuned.experiment / "global_step_2" / "config.json").is_file()
+    assert run_program(["audit", str(tuned.dir)]) == 0
     assert tuned.before["episodes"] == tuned.after["episodes"] == 60
     assert all(0 < m["reward"] < 1 and m["episodes_failed"] == 0 for m in tuned.metrics)
 

@@ -17,6 +17,7 @@ import yaml
 
 from ajet.cli import run_program
 from ajet.environments import environment, serving
+from tests.examples.test_audit import audit, options
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.tiny import save_tiny_model
@@ -138,6 +139,13 @@ def test_the_job_runs_errands_whose_score_is_that_of_their_tests(world: Path, jo
     code, said = check(capsys)
     assert code == 0 and "3 run" in said and "0 failed" in said and "1 of 3 succeeded" in said, said
     assert "breaks: none" in said and "service appworld: stopped" in said
+
+
+@pytest.mark.slow
+def test_two_steps_pass_the_audit(world: Path, job: Path, tokenizer: Any, capsys: Any) -> None:
+    shutil.copy(world / "data/datasets/train.txt", world / "data/datasets/dev.txt")
+    assert run_program(["run", "job.yaml", *options(job, tokenizer)]) == 0
+    audit(job / "runs", capsys)
 
 
 def test_a_machine_without_the_program_or_the_data_is_told_what_to_do(

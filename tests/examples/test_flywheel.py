@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ajet.cli import run_program
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.recorder import JOURNAL, live_lines
 from tests.tiny import save_tiny_model
@@ -70,6 +71,7 @@ def test_a_round_serves_collects_makes_tasks_trains_and_serves_the_checkpoint(
     (run_dir,) = (tmp_path / "turned" / "runs").iterdir()
     trained = [line for line in live_lines(run_dir / JOURNAL) if line["phase"] == "train"]
     assert len(trained) == 16 * 8 and {line["step"] for line in trained} == {1}
+    assert run_program(["audit", str(run_dir)]) == 0
     tasks = [json.loads(line) for line in (run_dir / "given_reader.jsonl").read_text().splitlines()]
     rated = example.flywheel.rated_tasks(tmp_path / "turned" / "round0.db")
     asked = {example.users.question(random.Random(f"0/{n}"))[0] for n in range(24)}

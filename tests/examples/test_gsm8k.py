@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from ajet.cli import run_program
+from tests.examples.test_audit import audit, options
 from tests.examples.test_math_code import with_walls
 from tests.tiny import save_tiny_model
 
@@ -87,11 +88,18 @@ def test_a_copy_of_the_data_set_beside_the_job_is_read_in_place_of_the_hub(folde
 
 
 @with_walls
-def test_so_is_a_folder_of_json_lines_with_the_same_columns(folder: Path, capsys: Any) -> None:
+def test_so_is_a_folder_of_json_lines_with_the_same_columns_and_what_is_trained_passes_the_audit(
+    folder: Path, tokenizer: Any, capsys: Any
+) -> None:
     (folder / "mine").mkdir()
     for split in ("train", "test"):
         (folder / "mine" / f"{split}.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in RECORDS))
-    assert_two_of_three_succeed(capsys, "--set", "task.reader.path=mine", "--set", "task.reader.subset=null")
+    mine = {"task.reader.path": "mine", "task.reader.subset": "null"}
+    words = [word for key, value in mine.items() for word in ("--set", f"{key}={value}")]
+    assert_two_of_three_succeed(capsys, *words)
+    without = {"task.validation": "null"}
+    assert run_program(["run", "job.yaml", *words, *options(folder, tokenizer, **without)]) == 0
+    audit(folder / "runs", capsys)
 
 
 def test_without_the_data_set_one_line_says_what_is_missing(folder: Path, capsys: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ajet import Task, WorkflowOutput
+from ajet.cli import run_program
 from ajet.testing import ScriptedEngine
 from ajet.tracker.timelines import timelines
 from tests.patience import PATIENCE
@@ -278,6 +279,7 @@ def test_both_sides_train_each_its_own_adapter(tmp_path: Path) -> None:
     output, _ = process.communicate(timeout=4 * PATIENCE)
     assert process.returncode == 0, output
     (run,) = (tmp_path / "runs").iterdir()
+    assert run_program(["audit", str(run)]) == 0
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     trained = [step for step in steps if step["type"] == "train"]
     for target in ("wolves", "village"):
