@@ -377,6 +377,23 @@ def gpu(found: Figures, less: Figures) -> Iterator[str]:
     return by_figure({found["device"]: checks}, rows)
 
 
+def gpu_vllm(found: Figures) -> Iterator[str]:
+    checks = {check["name"]: check["figures"] for check in found["checks"]}
+    rows = {
+        "the contract of engines (`ajet.testing`), passed": "{colocated[checks_passed]} checks",
+        "a step of a job with 128 episodes": "sampling {steps_vllm[seconds_rollout]:.1f} s, update {steps_vllm[seconds_update]:.1f} s",
+        "sampling of 128 episodes of 512 + 256 tokens": "{steps_vllm[tokens_per_second]:,.0f} tokens a second",
+        "five steps: peak memory, the plan's": "{steps_vllm[peak_gib]:.0f} GiB, {steps_vllm[plan_peak_gib]:.0f} GiB",
+        "logprobs of vLLM beside the trainer's in bfloat16, mean difference": "{steps_vllm[logprob_diff_mean]:.3f}",
+        "memory with a cache of 8 GiB, awake and asleep": (
+            "{colocated[awake_gib]:.1f} GiB, {colocated[asleep_gib_2]:.1f} GiB"
+        ),
+        "the weights of an update, until vLLM samples from them": "{colocated[seconds_new_weights]:.1f} s",
+        "start": "{colocated[seconds_start]:.0f} s",
+    }
+    return by_figure({f"vLLM {found['vllm']}, {found['device']}": checks}, rows)
+
+
 def studio(found: Figures) -> Iterator[str]:
     rows = {
         "building the index, once": ("{index_mb_s:.0f} MB/s", "100 MB/s"),
@@ -446,6 +463,7 @@ AREAS = {
     "trinity": Area(["trinity_learning", "trinity_exact"], trinity),
     "profile": Area(["step_profile"], profile),
     "gpu": Area(["prove_h200", "prove_h200_bitsandbytes"], gpu),
+    "gpu_vllm": Area(["prove_h100_vllm"], gpu_vllm),
     "studio": Area(["studio"], studio),
 }
 """Name in the page's mark -> its table."""

@@ -20,8 +20,6 @@ MOST_TOKENS, FEWEST_TOKENS = 16384, 256
 """Bounds of a micro-batch's tokens if its size is chosen to fit. A longer sample is alone in one."""
 USEFUL_TOKENS = 1024
 """Smaller micro-batches use a GPU badly: gradient checkpointing is cheaper."""
-COMPUTING = 2 * (1 << 30)
-"""Bytes that an engine in its own process takes besides weights and cache while it samples."""
 LEAST_CACHED = 16384
 """Minimum tokens in the engine's cache if its size is chosen to fit: for example 8 sequences of 2048."""
 
@@ -89,7 +87,7 @@ class Demand:
         cache = {"the engine's cache": self.cache}
         if self.apart:
             weights = (self.shape.parameters + (of.adapters or 0)) * of.number
-            copied = {"the engine's weights": weights, "its passes": COMPUTING}
+            copied = {"the engine's weights": weights, "its passes and graphs": ASLEEP}
             phases = {
                 "sampling": {**lasting, **copied, **cache},
                 "training": {**lasting, **updating, "the sleeping engine": ASLEEP},
