@@ -167,7 +167,7 @@ def _stretches(
     found = []
     for (agent, advantage), some in groupby(calls, lambda call: (said(call)[0], advantages.get(call))):
         own = list(some)
-        words = " … ".join(dict.fromkeys(said(call)[1] for call in (own[0], own[-1])))
+        words = " … ".join(dict.fromkeys(filter(None, (said(call)[1] for call in (own[0], own[-1])))))
         found.append(Stretch(tuple(number for _, number in own), agent, words, advantage))
     return tuple(found)
 
