@@ -24,6 +24,7 @@ NEEDS: Mapping[Need, str] = {
 """What some algorithms need, besides logprobs, which all of these backbones have."""
 ROWS: Mapping[str, Callable[[Capabilities], bool]] = {
     "`targets.NAME.lora`": lambda can: can.lora,
+    "top-p, top-k and min-p in training, exactly": lambda can: can.truncated_sampling,
     "several trained targets": lambda can: can.several_targets,
     **{text: lambda can, need=need: need in can.needs for need, text in NEEDS.items()},
     **{f"`{key}`": lambda can, key=key: key in can.keys for key in sorted(OPTIONAL_KEYS)},

@@ -176,6 +176,9 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    report_kept: bool = False
+    """Whether `Generation.kept` is wanted, for training on what top_p, top_k or min_p leave of the distribution."""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -218,9 +221,20 @@ class GenerateRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """The tokens among which each of T tokens was drawn, where top-p, top-k or min-p had removed others: the support of its
+    distribution (Keep Sampling Mask: DeepSeek-V3.2, arXiv:2512.02556, sec. 3.1)."""
+
+    counts: Int32
+    """``int32[T]``: how many; 0: all of the vocabulary."""
+    token_ids: Int32
+    """``int32[Σ counts]``: those of the first token, then those of the second, …"""
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """``token_ids int32[T]``; ``logprobs float32[T] = log_softmax(logits / temperature)[token]``,
-    before top-p and top-k; ``weight_versions int32[T]``."""
+    before top-p, top-k and min-p, or with ``kept``, over the kept tokens alone; ``weight_versions int32[T]``."""
 
     token_ids: Int32
     logprobs: Float32
@@ -230,6 +244,8 @@ class Generation:
     """``int16[P + T - 1, layers, k]``: the experts to which each layer of a mixture-of-experts model sent the P tokens of
     the prompt and the sampled ones, except the last, from which nothing was sampled. None if the engine does not say. It is
     used in the process that sampled, and is not written to the journal."""
+    kept: Kept | None = None
+    """If `Sampling.report_kept` asks for them. Used and not written, as ``routed_experts``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +257,7 @@ class GenerationDelta:
     logprobs: Float32
     weight_versions: Int32
     finish_reason: Literal["stop", "length"] | None = None
+    kept: Kept | None = None
 
 
 # --------------------------------------------------------------------------- training
@@ -301,6 +318,8 @@ class Sample:
     """The images whose placeholders, ids below 0, are among ``token_ids``, each once."""
     hint: Hint | None = None
     """What the teacher reads, if the loss needs one; None: it teaches nothing here, and the tokens have no advantage."""
+    kept: Kept | None = None
+    """Of the trained tokens: their logprobs are over the kept tokens alone, those of the reference too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,7 +208,7 @@ def test_ctrl_c_ends_with_130_and_names_the_run_folder(folder: Folder) -> None:
         (["job.yaml", "--workflow", "agent.py:rum"], "agent.py has no 'rum'; did you mean 'run'"),
         (["job.yaml", "--workflow", "agent.py:not_callable"], "int is not callable"),
         (["job.yaml", "--workflow", "nope_nope:run"], "does not import: ModuleNotFoundError"),
-        (["job.yaml", "--set", "rollout.sampling.top_p=0.9"], "set rollout.sampling.allow_truncated: true"),
+        (["job.yaml", "--set", "rollout.sampling.min_p=1"], "rollout.sampling.min_p: "),
         (["--resume", "nowhere"], "--resume nowhere: no such folder."),
         (["--resume", "sub"], "--resume sub: it holds no job.yaml."),
     ],

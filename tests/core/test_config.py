@@ -171,11 +171,15 @@ def test_what_is_no_duration_is_refused(text: object) -> None:
     assert "rollout.timeout: " in refused({"rollout": {"timeout": text}})
 
 
-@pytest.mark.parametrize("sampling", [{"top_p": 0.9}, {"top_k": 50}])
-def test_truncated_sampling_is_refused_in_training_unless_allowed(sampling: dict[str, Any]) -> None:
-    assert "set rollout.sampling.allow_truncated: true" in refused({"rollout": {"sampling": sampling}})
-    assert layers({"rollout": {"sampling": {**sampling, "allow_truncated": True}}}).job()
-    assert layers({"eval": {"sampling": sampling}}).job()
+@pytest.mark.parametrize("sampling", [{"top_p": 0.9}, {"top_k": 50}, {"min_p": 0.1}])
+def test_truncated_sampling_is_trained_exactly_unless_the_job_says_otherwise(
+    sampling: dict[str, Any],
+) -> None:
+    ((name, value),) = sampling.items()
+    settings = layers({"rollout": {"sampling": sampling}}).job().rollout.sampling
+    assert settings.exact and settings.truncating == f"{name}={value}"
+    allowed = layers({"rollout": {"sampling": {**sampling, "allow_truncated": True}}}).job()
+    assert not allowed.rollout.sampling.exact
 
 
 def test_set_reads_its_value_as_yaml() -> None:

@@ -43,7 +43,7 @@ def error_of(project, *arguments: str, code: int = 2, starts: bool = False) -> s
             ["backbone.local.max_batches", "did you mean 'max_batch'"],
         ),
         (["--set", "task.reader.pth=x"], ["task.reader.pth", "did you mean 'path'"]),
-        (["--set", "rollout.sampling.top_p=0.9"], ["top_p=0.9", "allow_truncated"]),
+        (["--set", "rollout.sampling.top_p=0"], ["rollout.sampling.top_p", "0"]),
         (["--set", "rollout.timeout=soon"], ["rollout.timeout", "300s"]),
         (["--set", "targets.critic.agents=[critic]", "--set", "train.targets=[x]"], ["train.targets", "'x'"]),
         (

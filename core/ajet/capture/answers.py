@@ -31,7 +31,7 @@ from ajet.interfaces.engine import ChatModelFailed, Engine
 from ajet.tracker.call import Call, Exchange, Message, MessageNode, Prompt
 from ajet.tracker.conversations import ClientChat
 from ajet.tracker.prompt import TAIL, as_sent, make_prompt
-from ajet.tracker.record import EpisodeRecord, as_ids, check_generation
+from ajet.tracker.record import EpisodeRecord, as_ids, check_generation, joined_kept
 from ajet.types import (
     AjetError,
     FinishReason,
@@ -370,6 +370,8 @@ class Asked:
         assert chat
         try:
             check_generation(given, chat.vocabulary)
+            if wanted.sampling.report_kept and given.kept is None:
+                raise ValueError("no kept tokens, though it is asked for them")
         except ValueError as error:
             episode, number = wanted.key
             raise AjetError(
@@ -462,6 +464,7 @@ def _joined(deltas: Sequence[GenerationDelta]) -> Generation:
         np.concatenate([d.logprobs for d in deltas]),
         np.concatenate([d.weight_versions for d in deltas]),
         deltas[-1].finish_reason,
+        kept=joined_kept(deltas),
     )
 
 

@@ -23,6 +23,9 @@ class SamplingPolicy:
     top_k: int = 0
     max_tokens: int | None = None
     """For calls that set none."""
+    min_p: float = 0.0
+    report_kept: bool = False
+    """See `Sampling.report_kept`."""
 
     def resolve(
         self, request: ChatRequest, seed: int | None, stop_token_ids: tuple[int, ...] = (), index: int = 0
@@ -42,6 +45,8 @@ class SamplingPolicy:
             temperature=float(used["temperature"] or 0.0),
             top_p=max(float(used["top_p"] or 0.0), LEAST_TOP_P),
             top_k=int(used["top_k"] or 0),
+            min_p=self.min_p,
+            report_kept=self.report_kept,
             max_tokens=request.max_tokens or self.max_tokens,
             stop=request.stop,
             stop_token_ids=stop_token_ids,

@@ -84,6 +84,8 @@ class Capabilities:
     lora: bool = False
     several_targets: bool = False
     """Whether it trains more than one target, each with its own adapter."""
+    truncated_sampling: bool = False
+    """Whether it trains exactly on what ``rollout.sampling``'s top_p, top_k and min_p leave: engine and trainer use `Kept`."""
     deterministic: bool = False
     resumes_without_checkpoint: bool = False
     """Whether a run that ended early can be resumed even if it has written no checkpoint."""

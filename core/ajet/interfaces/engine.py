@@ -128,6 +128,8 @@ def room_for(request: GenerateRequest, context_length: int, vocabulary: int) -> 
         raise ValueError(f"top_p must be above 0 and at most 1, not {sampling.top_p}")
     if sampling.top_k < 0:
         raise ValueError(f"top_k must be 0 (all tokens) or more, not {sampling.top_k}")
+    if not 0 <= sampling.min_p < 1:
+        raise ValueError(f"min_p must be from 0 (all tokens) to below 1, not {sampling.min_p}")
     return room if wanted is None else min(room, wanted)
 
 

@@ -451,6 +451,14 @@ def _check_capabilities(
                 f"targets.{target.name}.lora",
                 f"the backbone {backbone.name!r} cannot honour it; remove the key.",
             )
+    sampling = config.rollout.sampling
+    if sampling.truncating and not can.truncated_sampling and (sampling.exact or sampling.min_p):
+        raise ConfigError(
+            "rollout.sampling",
+            f"{sampling.truncating}: the backbone {backbone.name!r} does not learn among which tokens its engine has drawn, so "
+            "probabilities would be wrong for training; remove it, use the backbone local, or accept that for top_p and top_k with "
+            "rollout.sampling.allow_truncated: true.",
+        )
     if config.run.deterministic and not can.deterministic:
         raise ConfigError(
             "run.deterministic",

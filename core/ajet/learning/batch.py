@@ -348,7 +348,8 @@ def timeline_sample(line: Timeline, advantages: Sequence[float], weights: Sequen
     credit, weighed = np.zeros((2, len(line.token_ids)), np.float32)
     for span, advantage, weight in zip(line.spans, advantages, weights, strict=True):
         credit[span.start : span.end], weighed[span.start : span.end] = advantage, weight
-    return Sample(line.token_ids, line.mask, line.logprobs, credit, weighed, line.spans, images=line.images)
+    ids, mask, logprobs = line.token_ids, line.mask, line.logprobs
+    return Sample(ids, mask, logprobs, credit, weighed, line.spans, images=line.images, kept=line.kept)
 
 
 def _split(numbers: list[int], parts: int, seed: str) -> list[list[int]]:

@@ -15,29 +15,38 @@ class TrainingSampling(Settings):
     """Sampling in training; it overrides the agent's own temperature, top_p and seed."""
 
     temperature: float = Field(1.0, gt=0, le=10, description="Temperature of every trained call.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling; below 1 only with allow_truncated.")
-    top_k: int = Field(
-        0,
+    top_p: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Nucleus sampling, of what top_k leaves. Training then compares probabilities over the tokens that were kept.",
+    )
+    top_k: int = Field(0, ge=0, description="Sample among the k likeliest tokens; 0 means all. As top_p.")
+    min_p: float = Field(
+        0.0,
         ge=0,
-        description="Sample among the k likeliest tokens; 0 means all. Above 0 only with allow_truncated.",
+        lt=1,
+        description="Sample among the tokens that are at least this share as likely as the likeliest; 0 means all. As top_p.",
     )
     max_tokens: int | None = Field(
         None, ge=1, description="Most tokens of an answer, for calls that say none."
     )
     allow_truncated: bool = Field(
         False,
-        description="Accept top_p < 1 or top_k in training, where logprobs no longer match the distribution sampled from.",
+        description="Accept top_p < 1 or top_k from an engine that does not say which tokens it kept: logprobs then do not match the "
+        "distribution sampled from.",
     )
 
-    @model_validator(mode="after")
-    def _no_silent_truncation(self) -> TrainingSampling:
-        for name, bad in (("top_p", self.top_p < 1), ("top_k", self.top_k > 0)):
-            if bad and not self.allow_truncated:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} truncates the distribution, so recorded logprobs would be wrong for training; "
-                    f"remove it or set rollout.sampling.allow_truncated: true"
-                )
-        return self
+    @property
+    def truncating(self) -> str:
+        """The first of the parameters that remove tokens from the distribution, with its value; "" if there is none."""
+        given = {"top_p": self.top_p < 1, "top_k": self.top_k > 0, "min_p": self.min_p > 0}
+        return next((f"{name}={getattr(self, name)}" for name, removes in given.items() if removes), "")
+
+    @property
+    def exact(self) -> bool:
+        """Whether the kept tokens are recorded, so that training can compare probabilities over them."""
+        return bool(self.truncating) and not self.allow_truncated
 
 
 class EvalSampling(Settings):

@@ -375,7 +375,8 @@ def trainer_of(job: Job) -> Trainer:
 def training_policy(job: Job) -> SamplingPolicy:
     """`rollout.sampling`, over the agent's own."""
     s = job.config.rollout.sampling
-    return SamplingPolicy(True, s.temperature, s.top_p, s.top_k, s.max_tokens)
+    exact = s.exact and job.backbone.capabilities.truncated_sampling
+    return SamplingPolicy(True, s.temperature, s.top_p, s.top_k, s.max_tokens, s.min_p, exact)
 
 
 def evaluation_policy(job: Job, temperature: float) -> SamplingPolicy:

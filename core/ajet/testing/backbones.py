@@ -138,6 +138,7 @@ class BackboneSubject:
             "lora": {"targets.a.lora.rank": 2},
             "several_targets": {**two, "targets.a.lora.rank": 2, "targets.b.lora.rank": 2},
             "deterministic": {"run.deterministic": True},
+            "truncated_sampling": {"rollout.sampling.top_p": 0.9},
         }
 
     def honours(self, capability: str) -> bool:

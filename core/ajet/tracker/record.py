@@ -10,7 +10,7 @@ import numpy as np
 
 from ajet.tracker.call import Call, Exchange, Message, MessageNode, new_root
 from ajet.tracker.tree import TokenTree
-from ajet.types import AjetError, Generation, GenerationDelta, Image, Int32
+from ajet.types import AjetError, Generation, GenerationDelta, Image, Int32, Kept
 
 SIDE_CALLS = "side_calls"
 """The rule that leaves side calls out of batches."""
@@ -137,8 +137,8 @@ _KINDS = {"i": "integer", "u": "integer", "f": "float"}
 
 def check_generation(generation: Generation | GenerationDelta, vocabulary: int) -> None:
     """Check that an engine's result can be trained. Raises ValueError, with what is wrong, if the arrays have
-    other types or lengths than `Generation` specifies, a token id is outside ``0..vocabulary - 1``, or a logprob
-    is not finite or is above 0."""
+    other types or lengths than `Generation` specifies, a token id is outside ``0..vocabulary - 1`` or not among the kept ones, or
+    a logprob is not finite or is above 0."""
     ids, logprobs, versions = generation.token_ids, generation.logprobs, generation.weight_versions
     for name, array, kind in (
         ("token_ids", ids, "integer"),
@@ -159,6 +159,29 @@ def check_generation(generation: Generation | GenerationDelta, vocabulary: int) 
         raise ValueError(
             f"logprob {logprobs[index]} at token {index} of {len(ids)}; logprobs must be finite and at most 0"
         )
+    if generation.kept is not None:
+        _check_kept(generation.kept, ids, vocabulary)
+
+
+def joined_kept(parts: Sequence[Generation | GenerationDelta]) -> Kept | None:
+    """The kept tokens of all parts, one after the other; None if no part says them."""
+    if all(part.kept is None for part in parts):
+        return None
+    counts = [np.zeros(len(p.token_ids), np.int32) if p.kept is None else p.kept.counts for p in parts]
+    token_ids = [part.kept.token_ids for part in parts if part.kept is not None]
+    return Kept(np.concatenate(counts), np.concatenate(token_ids))
+
+
+def _check_kept(kept: Kept, ids: Int32, vocabulary: int) -> None:
+    """Raise ValueError unless each token of ``ids`` is among those that ``kept`` says of it."""
+    counts, among = kept.counts, kept.token_ids
+    if len(counts) != len(ids) or counts.min(initial=0) < 0 or counts.sum() != len(among):
+        raise ValueError(f"kept tokens of {len(counts)} tokens, {len(among)} in all, for {len(ids)} tokens")
+    if len(among) and not 0 <= among.min() <= among.max() < vocabulary:
+        raise ValueError(f"kept tokens outside the vocabulary, 0..{vocabulary - 1}")
+    owners = np.repeat(np.arange(len(ids)), counts)
+    if len(np.unique(owners[among == ids[owners]])) != np.count_nonzero(counts):
+        raise ValueError("tokens that are not among those that were kept")
 
 
 def as_ids(ids: Sequence[int]) -> Int32:

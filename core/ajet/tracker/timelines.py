@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ajet.tracker.call import Call
-from ajet.tracker.record import EpisodeRecord, sampled
+from ajet.tracker.record import EpisodeRecord, joined_kept, sampled
 from ajet.tracker.tree import Branch, Node
-from ajet.types import Bool, Float32, Image, Int16, Int32, Span
+from ajet.types import Bool, Float32, Image, Int16, Int32, Kept, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Timeline:
     None if a call's engine did not say."""
     images: tuple[Image, ...] = ()
     """The images whose placeholders are among ``token_ids``, each once, if they are in memory."""
+    kept: Kept | None = None
+    """Of the tokens where ``mask`` is set; None if no engine said them."""
 
 
 def all_timelines(record: EpisodeRecord) -> list[Timeline]:
@@ -94,7 +96,10 @@ def _line(end: Node, deepest_first: Sequence[Call]) -> Timeline:
         logprobs[start:stop] = call.generation.logprobs
         versions[start:stop] = call.generation.weight_versions
         spans.append(Span(start, stop, call.number, call.agent, call.target, call.temperature))
-    return Timeline(end.ids(), mask, logprobs, versions, tuple(spans), _routed_experts(deepest_first))
+    kept = joined_kept([call.generation for call in reversed(deepest_first)])
+    return Timeline(
+        end.ids(), mask, logprobs, versions, tuple(spans), _routed_experts(deepest_first), kept=kept
+    )
 
 
 def _routed_experts(deepest_first: Sequence[Call]) -> Int16 | None:

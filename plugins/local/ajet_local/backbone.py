@@ -193,6 +193,7 @@ class Local(OnDevice, Backbone):
         lora=True,
         several_targets=True,
         deterministic=True,
+        truncated_sampling=True,
         keys=OPTIONAL_KEYS,
         needs=frozenset(get_args(Need)),
     )
@@ -255,6 +256,7 @@ class Local(OnDevice, Backbone):
             ranks=[target.lora.rank for target in job.targets if target.lora],
             asynchronous=config.train.asynchronous,
             deterministic=config.run.deterministic,
+            truncated=config.rollout.sampling.exact,
             images=lambda: reads_images(_base(self.source(job.model, config.run.seed, job.progress))),
         )
         shared = None
@@ -280,7 +282,13 @@ class Local(OnDevice, Backbone):
         return train_job(job, trainer)
 
     def _engine_name(
-        self, *, ranks: Sequence[int], asynchronous: bool, deterministic: bool, images: Callable[[], bool]
+        self,
+        *,
+        ranks: Sequence[int],
+        asynchronous: bool,
+        deterministic: bool,
+        truncated: bool,
+        images: Callable[[], bool],
     ) -> str:
         """The engine of a job whose adapters have these ``ranks``; ``images`` tells whether its model reads them. Raises ConfigError
         if the job names one that cannot sample for it."""
@@ -293,6 +301,7 @@ class Local(OnDevice, Backbone):
             f"it computes adapters of a rank of at most {VLLM_RANK}": max(ranks, default=0) > VLLM_RANK,
             "it sleeps during updates, in which an asynchronous run samples": asynchronous,
             "its samples do not repeat bit for bit, which run.deterministic asks for": deterministic,
+            "it does not say which tokens rollout.sampling keeps": truncated,
         }
         against = next((reason for reason, holds in reasons.items() if holds), "")
         if not against and images():
@@ -482,6 +491,7 @@ class Local(OnDevice, Backbone):
             ranks=(),  # the plan knows only their sizes
             asynchronous=sizes.asynchronous,
             deterministic=False,
+            truncated=False,  # nor what the job samples with
             images=lambda: False,  # there is no estimate for models that read them
         )
         apart = name != self.name

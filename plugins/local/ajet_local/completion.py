@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ajet.backbones import Float32, GenerateRequest, Generation, GenerationDelta, Int32
+from ajet.backbones import Float32, GenerateRequest, Generation, GenerationDelta, Int32, Kept
 from ajet_local.kv_cache import Node
-from ajet_local.sampling import Sampler
+from ajet_local.sampling import Drawn, Sampler
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +27,8 @@ class Completion:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    kept: list[Int32] = field(default_factory=list)
+    """The tokens among which each was drawn, if the request asks for them; empty: all."""
     sampler: Sampler = field(init=False)
     stop_strings: StopStrings = field(init=False)
 
@@ -56,19 +58,22 @@ class Completion:
             return self.request.prompt_ids
         return np.concatenate([self.request.prompt_ids, np.array(self.token_ids, dtype=np.int32)])
 
-    def add(self, token: int, logprob: float, version: int) -> None:
+    def add(self, drawn: Drawn, version: int) -> None:
         """Append a sampled token; if it is the last one, answer the request."""
-        self.token_ids.append(token)
-        self.logprobs.append(logprob)
+        self.token_ids.append(drawn.token)
+        self.logprobs.append(drawn.logprob)
         self.versions.append(version)
-        reason = self._reason(token)
-        if self.deltas is not None:
-            self.deltas.put_nowait(
-                GenerationDelta(*_arrays([token], [logprob], [version]), finish_reason=reason)
+        if self.request.sampling.report_kept:
+            self.kept.append(
+                np.empty(0, np.int32) if drawn.kept is None else drawn.kept.cpu().numpy().astype(np.int32)
             )
+        reason = self._reason(drawn.token)
+        if self.deltas is not None:
+            arrays = _arrays([drawn.token], [drawn.logprob], [version])
+            self.deltas.put_nowait(GenerationDelta(*arrays, finish_reason=reason, kept=_kept(self.kept[-1:])))
         if reason:
             arrays = _arrays(self.token_ids, self.logprobs, self.versions)
-            self.future.set_result(Generation(*arrays, finish_reason=reason))
+            self.future.set_result(Generation(*arrays, finish_reason=reason, kept=_kept(self.kept)))
 
     def fail(self, error: Exception) -> None:
         """Answer the request with an error, unless it is already answered or cancelled."""
@@ -90,6 +95,12 @@ def _arrays(
         np.array(logprobs, dtype=np.float32),
         np.array(versions, dtype=np.int32),
     )
+
+
+def _kept(each: Sequence[Int32]) -> Kept | None:
+    if not each:
+        return None
+    return Kept(np.array([len(kept) for kept in each], dtype=np.int32), np.concatenate(each))
 
 
 class StopStrings:

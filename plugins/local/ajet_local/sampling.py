@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,10 +28,20 @@ class Sampler:
         return 0.0 if self.sampling.greedy else float(self._random.random())
 
 
-def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> tuple[list[int], list[float]]:
-    """One token per row of ``logits`` (float[B, V]) by inverse CDF, with its logprob.
+class Drawn(NamedTuple):
+    """A sampled token."""
 
-    The logprob is ``log_softmax(logits / temperature)[token]`` in float32, as in training, before top-k and top-p.
+    token: int
+    logprob: float
+    kept: torch.Tensor | None
+    """int64[K]: the tokens among which it was drawn, if `Sampling.report_kept` asks for them."""
+
+
+def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[Drawn]:
+    """One token per row of ``logits`` (float[B, V]) by inverse CDF.
+
+    The logprob is ``log_softmax(logits / temperature)[token]`` in float32, as in training, before top-k, top-p and min-p; if the
+    kept tokens are asked for, over these alone.
     Greedy rows take the most likely token, with its logprob at temperature 1. The CDF is summed in integers, whose sum
     does not depend on the order: equal logits give equal tokens, on CUDA too.
     """
@@ -43,9 +54,12 @@ def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> tuple[list[int]
         logits = logits.float() / torch.tensor(temperatures, device=device)[:, None]
     logprobs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
     probs = logprobs.exp()
+    kept: dict[int, torch.Tensor] = {}
     for row, sampling in enumerate(settings):
-        if sampling.top_k > 0 or sampling.top_p < 1.0:
+        if sampling.top_k > 0 or sampling.top_p < 1.0 or sampling.min_p > 0:
             probs[row] = _truncated(probs[row], sampling)
+            if sampling.report_kept and not sampling.greedy:
+                kept[row] = _parts(probs[row]).nonzero()[:, 0]
     cdf = _parts(probs).cumsum(-1)
     uniforms = torch.tensor([s.uniform() for s in samplers], dtype=torch.float64, device=device)
     drawn = (uniforms[:, None] * cdf[:, -1:]).long()
@@ -57,12 +71,15 @@ def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> tuple[list[int]
     if greedy:
         tokens[greedy] = logprobs[greedy].argmax(-1, keepdim=True)
     chosen = logprobs.gather(1, tokens)
-    return tokens[:, 0].tolist(), chosen[:, 0].tolist()
+    for row, among in kept.items():
+        chosen[row] -= logprobs[row, among].logsumexp(0)
+    numbers = zip(tokens[:, 0].tolist(), chosen[:, 0].tolist(), strict=True)
+    return [Drawn(token, logprob, kept.get(row)) for row, (token, logprob) in enumerate(numbers)]
 
 
 def _truncated(probs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """``probs`` (float32[V]) after top-k and then top-p (nucleus sampling: Holtzman et al., arXiv:1904.09751): excluded
-    tokens are 0. The most likely token is always kept."""
+    """``probs`` (float32[V]) after top-k, then top-p (nucleus sampling: Holtzman et al., arXiv:1904.09751) and min-p (Nguyen et
+    al., arXiv:2407.01082): excluded tokens are 0. The most likely token is always kept."""
     ordered, order = probs.sort(descending=True, stable=True)
     keep = torch.ones_like(ordered, dtype=torch.bool)
     if sampling.top_k > 0:
@@ -71,6 +88,7 @@ def _truncated(probs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         nucleus = _parts(ordered * keep)
         running = nucleus.cumsum(-1)
         keep &= (running - nucleus).double() < sampling.top_p * running[-1].double()
+    keep &= ordered >= sampling.min_p * ordered[0]
     keep[0] = True
     return torch.zeros_like(probs).scatter(0, order, ordered * keep)
 

@@ -213,10 +213,10 @@ class _Lane:
         self.pending = {node: waiting for node, waiting in self.pending.items() if not node.ready}
         if not batch.answered:
             return
-        tokens, logprobs = sample(logits, [c.sampler for c in batch.answered])
-        for completion, token, logprob in zip(batch.answered, tokens, logprobs, strict=True):
+        drawn = sample(logits, [c.sampler for c in batch.answered])
+        for completion, one in zip(batch.answered, drawn, strict=True):
             if completion.alive:
-                completion.add(token, logprob, version)
+                completion.add(one, version)
         for completion in batch.answered[len(batch.running) :]:
             assert completion.node is not None
             if completion.alive:

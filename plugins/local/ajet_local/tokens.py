@@ -11,7 +11,7 @@ import torch
 
 from ajet.backbones import Float32, LossTokens, Need, Sample, pair_numbers
 from ajet_local.critic import ValueHead
-from ajet_trees.head import Predictions
+from ajet_trees.head import Predictions, Support
 
 LIKELIEST = 100
 """How many of the student's likeliest tokens are compared with the teacher's: as in arXiv:2601.20802, app. A.3."""
@@ -37,8 +37,8 @@ class TrainedTokens(LossTokens):
         Gradients flow from ``new``, ``entropy`` and ``values`` into the model and the critic.
 
         ``new[i] = log_softmax(logits / temperature)[token]`` in float32, or in the type of the logits if that is more
-        precise. Optional tensors that are not in ``needs`` are None. If the samples have no ``before``, it is ``new``: the
-        weights have not changed yet.
+        precise, and over the kept tokens alone where a sample has them. Optional tensors that are not in ``needs`` are None. If
+        the samples have no ``before``, it is ``new``: the weights have not changed yet.
         """
 
         device = found.states.device
@@ -53,7 +53,8 @@ class TrainedTokens(LossTokens):
 
         temperatures = flat([_temperatures(s) for s in samples])
         tokens = flat([s.token_ids for s in samples]).long()
-        new, entropy = found.logprobs(tokens, temperatures, entropy="entropy" in needs)
+        support = _support(samples, device)
+        new, entropy = found.logprobs(tokens, temperatures, support, entropy="entropy" in needs)
         before = optional([s.before for s in samples]) if "before" in needs else None
         return cls(
             new=new,
@@ -97,6 +98,15 @@ def likeliest(logprobs: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         return found
     together = found.logsumexp(1, keepdim=True).clamp(max=-torch.finfo(found.dtype).eps)
     return torch.cat([found, (-together.expm1()).log()], 1)
+
+
+def _support(samples: Sequence[Sample], device: torch.device) -> Support | None:
+    """The tokens among which the trained tokens were drawn; None: all."""
+    if all(s.kept is None for s in samples):
+        return None
+    counts = [np.zeros(int(s.mask.sum()), np.int64) if s.kept is None else s.kept.counts for s in samples]
+    token_ids = [s.kept.token_ids for s in samples if s.kept is not None]
+    return Support.of(np.concatenate(counts), np.concatenate(token_ids), device)
 
 
 def _temperatures(sample: Sample) -> Float32:

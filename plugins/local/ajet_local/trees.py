@@ -34,8 +34,7 @@ def tree_tokens(
             tree.token_ids[None], found.rows[None], sight.features(images)
         )
         inputs["position_ids"] = sight.positions(found.positions[:, None])
-    found = predict(model, **inputs, use_cache=False)[0]
-    return TrainedTokens.of(tree.samples, found, needs, head)
+    return TrainedTokens.of(tree.samples, predict(model, **inputs, use_cache=False)[0], needs, head)
 
 
 def has_trees(model: Any) -> bool:

@@ -6,7 +6,7 @@ gradients to those before: memory does not grow with the tokens. The values are 
 
 Kernels of libraries are not used: those that give the logprob and the entropy of each token (Liger's
 ``LigerFusedLinearScaledCrossEntropyFunction``, verl's ``FusedLinearForPPO``) know one temperature, no cap on logits and no bias,
-and compute chunks with torch, too, except on one generation of GPUs; cut-cross-entropy has no entropy.
+and compute chunks with torch, too, except on one generation of GPUs; cut-cross-entropy has no entropy. None knows a support.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from itertools import product
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch.nn.functional import linear
 
@@ -30,6 +31,8 @@ SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multipl
 """The names of what models multiply logits by, or divide them by, in their configurations."""
 CAPS = ("final_logit_softcapping", "logits_soft_cap")
 """The names of the bound c with which models replace logits x by c · tanh(x / c)."""
+EXCLUDED = -1e30
+"""A logit whose probability is exactly 0. Infinite ones would make the entropy 0 · ∞."""
 TRIED, WIDEST = 8, 60.0
 """How many tokens a model's logits are tried with, and the largest of them: a cap changes large ones alone."""
 
@@ -52,6 +55,41 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
+class Support:
+    """The tokens that have a probability at N positions; the others have none. Tensors are on the device of the model."""
+
+    offsets: np.ndarray
+    """int64[N + 1]: where those of each position begin in ``rows`` and ``tokens``."""
+    rows: torch.Tensor
+    """int64[M]: the position of each."""
+    tokens: torch.Tensor
+    """int64[M]."""
+    free: torch.Tensor
+    """bool[N]: the positions where all tokens have a probability, of which none is listed."""
+
+    @classmethod
+    def of(cls, counts: np.ndarray, tokens: np.ndarray, device: torch.device) -> Support:
+        """From the number of tokens at each position, 0 for all, and the tokens of one position after the other."""
+        offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        rows = torch.as_tensor(np.repeat(np.arange(len(counts)), counts), device=device)
+        listed = torch.as_tensor(tokens, dtype=torch.long, device=device)
+        return cls(offsets, rows, listed, torch.as_tensor(counts == 0, device=device))
+
+    def __getitem__(self, part: slice) -> Support:
+        """That of a range of positions."""
+        start, stop, _ = part.indices(len(self.free))
+        of_part = slice(self.offsets[start], self.offsets[stop])
+        rows, tokens = self.rows[of_part] - start, self.tokens[of_part]
+        return Support(self.offsets[start : stop + 1] - self.offsets[start], rows, tokens, self.free[part])
+
+    def within(self, logits: torch.Tensor) -> torch.Tensor:
+        """``logits`` [N, V] with `EXCLUDED` for the tokens outside."""
+        index = self.rows, self.tokens
+        found = torch.full_like(logits, EXCLUDED).index_put(index, logits[index])
+        return torch.where(self.free[:, None], logits, found)
+
+
+@dataclass(frozen=True, slots=True)
 class Predictions:
     """What a model says of the next token at some positions."""
 
@@ -67,21 +105,27 @@ class Predictions:
         return replace(self, states=self.states[index], logits=logits)
 
     def logprobs(
-        self, tokens: torch.Tensor, temperatures: torch.Tensor, *, entropy: bool = False
+        self,
+        tokens: torch.Tensor,
+        temperatures: torch.Tensor,
+        support: Support | None = None,
+        *,
+        entropy: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The logprobs of ``tokens`` (int64[N]) at N positions, and if asked for, the entropies in nats of the distributions: those of
-        ``softmax(logits / temperatures)``, in float32 or in the type of the logits if that is more precise. ``temperatures`` is [N]."""
+        ``softmax(logits / temperatures)``, within ``support`` if one is given, in float32 or in the type of the logits if that is
+        more precise. ``temperatures`` is [N]."""
         if self.head is None:
-            logprobs = self.whole(temperatures)
+            logprobs = self.whole(temperatures, support)
             found = logprobs.gather(1, tokens[:, None])[:, 0]
             return found, -(logprobs.exp() * logprobs).sum(-1) if entropy else None
         layer = self.head.layer
         found, entropies = _Logprobs.apply(
-            self.states, layer.weight, layer.bias, tokens, temperatures, self.head, entropy
+            self.states, layer.weight, layer.bias, tokens, temperatures, self.head, support, entropy
         )
         return found, entropies if entropy else None
 
-    def whole(self, temperatures: torch.Tensor) -> torch.Tensor:
+    def whole(self, temperatures: torch.Tensor, support: Support | None = None) -> torch.Tensor:
         """The logprobs of the whole vocabulary at N positions, [N, V]: for losses that compare distributions."""
         logits = self.logits
         if logits is None:
@@ -92,7 +136,7 @@ class Predictions:
             if self.head.cap is not None:
                 logits = (logits / self.head.cap).tanh() * self.head.cap
         exact = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperatures[:, None]
-        return torch.log_softmax(exact, dim=-1)
+        return torch.log_softmax(exact if support is None else support.within(exact), dim=-1)
 
 
 def predict(model: Any, **inputs: Any) -> Predictions:
@@ -200,11 +244,12 @@ class _Logprobs(torch.autograd.Function):
         tokens: torch.Tensor,
         temperatures: torch.Tensor,
         head: Head,
+        support: Support | None,
         entropy: bool,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         kind = states.device.type
         ctx.dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-        ctx.head = head
+        ctx.head, ctx.support = head, support
         exact = torch.promote_types(ctx.dtype, torch.float32)
         found = torch.empty(len(states), dtype=exact, device=states.device)
         entropies = torch.empty_like(found) if entropy else None
@@ -212,7 +257,7 @@ class _Logprobs(torch.autograd.Function):
         layer = _Layer(weight, bias, ctx.dtype)
         kept = None
         for part in _parts(len(states), ctx.size):
-            logprobs, _ = layer.logprobs(states[part], temperatures[part], head)
+            logprobs, _ = layer.logprobs(states[part], temperatures[part], head, support and support[part])
             found[part] = logprobs.gather(1, tokens[part, None])[:, 0]
             if entropies is not None:
                 entropies[part] = -(logprobs.exp().mul_(logprobs)).sum(-1)
@@ -226,7 +271,7 @@ class _Logprobs(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, of_found: torch.Tensor | None, of_entropies: torch.Tensor | None) -> Any:
         states, weight, bias, tokens, temperatures, entropies, kept = ctx.saved_tensors
-        head, needed = ctx.head, ctx.needs_input_grad
+        head, support, needed = ctx.head, ctx.support, ctx.needs_input_grad
         layer = _Layer(weight, bias, ctx.dtype)
         exact = torch.promote_types(ctx.dtype, torch.float32)
         rates = head.scale / temperatures.to(exact)
@@ -237,7 +282,8 @@ class _Logprobs(torch.autograd.Function):
             capped = None
             logprobs = kept
             if kept is None:
-                logprobs, capped = layer.logprobs(states[part], temperatures[part], head)
+                within = support and support[part]
+                logprobs, capped = layer.logprobs(states[part], temperatures[part], head, within)
             gradient = logprobs.exp()
             if of_entropies is None:
                 gradient.mul_(-of_found[part, None])
@@ -267,7 +313,7 @@ class _Logprobs(torch.autograd.Function):
             of_states,
             None if of_weight is None else of_weight.to(weight.dtype),
             None if of_bias is None else of_bias.to(bias.dtype),
-            *[None] * 4,
+            *[None] * 5,
         )
 
 
@@ -279,7 +325,7 @@ class _Layer:
         self.bias = None if bias is None else bias.to(dtype)
 
     def logprobs(
-        self, states: torch.Tensor, temperatures: torch.Tensor, head: Head
+        self, states: torch.Tensor, temperatures: torch.Tensor, head: Head, support: Support | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The logprobs [n, V] at n positions, and with a cap the logits before the temperature."""
         logits = head.adjusted(linear(states.to(self.weight.dtype), self.weight, self.bias))
@@ -287,7 +333,8 @@ class _Layer:
         capped = None
         if head.cap is not None:
             capped = exact.clone()
-        return torch.log_softmax(exact.div_(temperatures[:, None]), dim=-1), capped
+        exact.div_(temperatures[:, None])
+        return torch.log_softmax(exact if support is None else support.within(exact), dim=-1), capped
 
 
 def _parts(total: int, size: int) -> Iterator[slice]:
