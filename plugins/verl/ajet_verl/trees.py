@@ -1,26 +1,30 @@
 """verl's FSDP engine over trees: what the rows of a micro-batch share is computed once.
 
 verl's engine computes rows one beside the other. Rows with the field `TREE` are computed as one tree for each of its values
-instead. The model runs over the tree's tokens, each of which attends to its ancestors (`ajet_trees`), and verl's own code
-turns its logits into logprobs and entropies. These are put back where the rows have them, so losses see rows.
+instead. The model runs over the tree's tokens, each of which attends to its ancestors (`ajet_trees`). Its output layer gives the
+logprobs and entropies in place of logits, chunk by chunk, as verl's fused kernels do. These are put back where the rows have
+them, so losses see rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed
 from tensordict import TensorDict
+from verl.models.transformers.dense_common import CausalLMOutputForPPO
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id, get_device_name
 from verl.utils.fsdp_utils import fsdp_version
 from verl.workers.engine.utils import postprocess_batch_func
 
 from ajet.backbones import Sample, pack
+from ajet_trees.head import Head, Predictions, head_of
 from ajet_trees.models import ComputedTree, difference, obstacle, over_trees, tree_inputs
 from ajet_verl.images import sees
 from ajet_verl.layout import TREE
@@ -36,10 +40,34 @@ class Trees:
     tree_obstacle = "the model is not loaded"
     """Why the model cannot be computed over trees; "" if it can. The same on all ranks. Rows are then computed as rows."""
 
+    _head: Head | None = None
+    _asked: _Asked | None = None
+    _found: tuple[torch.Tensor, torch.Tensor | None] | None = None
+
     def _build_module(self) -> Any:
         module = super()._build_module()  # type: ignore[misc]
         self._text_config = module.config.get_text_config()
+        # Before FSDP wraps the module: it must see what the model returns, to gather the weights again for its gradients.
+        module.get_output_embeddings().register_forward_pre_hook(self._before_logits)
+        module.register_forward_hook(self._after_logits)
         return module
+
+    def _before_logits(self, layer: Any, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
+        if self._asked is None:
+            return None
+        asked, self._asked = self._asked, None
+        self._found = Predictions(given[0][0], self._head).logprobs(
+            asked.labels, asked.temperatures, entropy=asked.entropy
+        )
+        return (given[0][:, :0],)
+
+    def _after_logits(self, module: Any, given: Any, output: Any) -> Any:
+        if self._found is None:
+            return None
+        (logprobs, entropies), self._found = self._found, None
+        return CausalLMOutputForPPO(
+            log_probs=logprobs[None], entropy=None if entropies is None else entropies[None]
+        )
 
     def initialize(self) -> None:
         """See verl's engine. Also finds out whether the model can be computed over trees."""
@@ -47,9 +75,11 @@ class Trees:
         with self.eval_mode(), self._autocast():  # type: ignore[attr-defined]
             found: list[str] = [""] * torch.distributed.get_world_size()
             torch.distributed.all_gather_object(found, self._find_obstacle())
+            self.tree_obstacle = next(filter(None, found), "")
+            if not self.tree_obstacle:
+                self._head = head_of(self.module)
             if fsdp_version(self.module) == 2:
                 self.module.reshard()  # otherwise its root stays whole, in memory that the inference servers need
-        self.tree_obstacle = next(filter(None, found), "")
 
     def _find_obstacle(self) -> str:
         if sees(self.model_config):
@@ -106,6 +136,9 @@ class Trees:
         if TREE not in micro_batch.keys():  # noqa: SIM118
             return super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
         tree = RowTree(micro_batch)
+        if self._head is not None:
+            entropy = tu.get_non_tensor_data(micro_batch, "calculate_entropy", default=False)
+            self._asked = _Asked(tree.labels, _temperatures(micro_batch, tree), entropy)
         return tree_inputs(tree.ids, tree.computed.layout, tree.predicting), {TREE: tree}
 
     def prepare_model_outputs(
@@ -115,11 +148,11 @@ class Trees:
         tree = output_args.get(TREE)
         if tree is None:
             return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)  # type: ignore[misc]
-        temperature = float(micro_batch["temperature"])
+        temperatures = _temperatures(micro_batch, tree)
         args = {
             "input_ids_rmpad_rolled": tree.labels,
-            "temperature_rmpad": torch.full(tree.labels.shape, temperature, device=tree.labels.device),
-            "temperature_is_one": temperature == 1,
+            "temperature_rmpad": temperatures,
+            "temperature_is_one": bool((temperatures == 1).all()),
             "pad_size": 0,
         }
         # For verl, the predicted tokens are one row, and it has no padding.
@@ -127,9 +160,26 @@ class Trees:
             {"input_ids": torch.nested.as_nested_tensor([tree.labels], layout=torch.jagged)}, [1]
         )
         entropy = tu.get_non_tensor_data(micro_batch, "calculate_entropy", default=False)
-        tu.assign_non_tensor(row, use_remove_padding=True, calculate_entropy=entropy)
+        fused = self._head is not None
+        tu.assign_non_tensor(
+            row, use_remove_padding=True, calculate_entropy=entropy, use_fused_kernels=fused
+        )
         found = super().prepare_model_outputs(output, args, row, logits_processor_func)  # type: ignore[misc]
         return {name: tree.in_rows(values.values()) for name, values in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a pass over a tree is to find in place of logits."""
+
+    labels: torch.Tensor
+    temperatures: torch.Tensor
+    entropy: bool
+
+
+def _temperatures(micro_batch: TensorDict, tree: RowTree) -> torch.Tensor:
+    """float32[K]: of each predicted token."""
+    return torch.full(tree.labels.shape, float(micro_batch["temperature"]), device=tree.labels.device)
 
 
 class RowTree:
