@@ -40,6 +40,12 @@ def test_a_run_with_forks_of_forks_trains_every_token_once(runs: Runs) -> None:
         assert found.trained + found.excluded.get("no_credit", 0) == found.sampled
 
 
+def test_an_asynchronous_run_with_forks_trains_every_token_once(runs: Runs) -> None:
+    settings: Any = {"credit": "tree", "asynchronous": True, "max_staleness": 1, "steps": 3}
+    found = audited(runs.run(steady, by_member, varied, rollout=FORKED, **settings))
+    assert found.faults == [] and found.trained
+
+
 def test_forks_that_diverged_are_failed_episodes_of_which_nothing_is_trained(runs: Runs) -> None:
     drawn = itertools.count()
 

@@ -11,18 +11,22 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
+from ajet.capture.fork_replay import ForkReplay
 from ajet.learning.batch import Selection
 from ajet.rollout.episode import Episode, Fork, Plan
 from ajet.rollout.journal import episode_from_json, episode_to_json
 from ajet.rollout.summary import summarize
 from ajet.testing import ScriptedEngine
+from ajet.tracker.timelines import timelines
 from ajet.types import Task
+from tests.tracker.checker import RawCall, Verdict, judge_timelines
 
 from ..plugins.programs import calling
 from .commands import run_command, whole
@@ -130,6 +134,55 @@ def test_every_token_is_trained_once_by_the_episode_that_sampled_it(forked: Any)
     assert (
         len(again.record.trained_calls) == 1 and again.spent.completion_tokens == again.record.sampled_tokens
     )
+
+
+class Logging(ScriptedEngine):
+    """Keeps what it was given and what it answered, by episode and call."""
+
+    log: dict[tuple[str, int], RawCall]
+
+    async def generate(self, request: Any) -> Any:
+        done = await super().generate(request)
+        raw = RawCall(request.prompt_ids, done.token_ids, done.logprobs, done.weight_versions)
+        self.log[request.key] = raw
+        return done
+
+
+async def wanders(seed: int) -> None:
+    """Two conversations that are continued, repeated, asked for two answers and changed afterwards, in an order of their own."""
+    rng = Random(seed)
+    chats: list[list[Any]] = [[{"role": "user", "content": name}] for name in ("left", "right")]
+    for step in range(rng.randint(4, 8)):
+        chat, kind = rng.choice(chats), rng.choice(["ask", "ask", "two", "again", "edit"])
+        if kind == "edit" and len(chat) > 2:
+            chat[rng.randrange(len(chat))]["content"] += "!"
+        for _ in range(2 if kind == "again" else 1):
+            answer = await ask_for(chat, n=2 if kind == "two" else 1)
+        told = {"role": "user", "content": f"turn {step}"}
+        chat += [{"role": "assistant", "content": answer.choices[-1].message.content}, told]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_an_agent_does_forks_of_forks_lose_and_double_no_token(
+    bench: Any, tokenizer: Any, seed: int
+) -> None:
+    engine = Logging(tokenizer, lambda request, prompt: "word " * (1 + request.sampling.seed % 3))
+    engine.log = {}
+    running, rng, records = bench(engine), Random(seed), []
+    for number in range(4):
+        replay = None
+        if records:
+            parent = rng.choice(records)
+            replay = ForkReplay(parent, rng.randrange(1, len(parent.calls)))
+        with running.session(str(number)) as session:
+            session.replay = replay
+            asyncio.run(wanders(seed))
+        assert replay is None or replay.end() is None
+        records.append(session.record)
+    for number, record in enumerate(records):
+        sampled = {call: raw for (episode, call), raw in engine.log.items() if episode == str(number)}
+        assert sampled.keys() == {call.number for call in record.trained_calls}
+        assert judge_timelines(timelines(record.trained_calls), sampled) == Verdict(0, 0, 0)
 
 
 def test_a_fork_is_in_the_journal_and_can_be_forked_again_from_there(forked: Any) -> None:
