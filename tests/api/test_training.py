@@ -197,3 +197,52 @@ def test_a_run_that_ruined_its_model_is_no_success_and_names_the_checkpoint_to_g
     assert "step_000001), with a lower train.learning_rate" in str(found.value)
     (warned,) = [line for line in caplog.messages if "collapsed" in line]
     assert warned.startswith("step 2: ")
+
+
+def test_an_alarm_ends_a_run_that_asks_for_it_and_the_verdict_has_it(
+    training: Arguments, agent: Agent, folder: Path
+) -> None:
+    def fails(task: Task, output: Any, episode: Any) -> bool:
+        if episode.member == 0:
+            raise ValueError("no score")
+        return bool(episode.member % 2)
+
+    training |= {
+        "steps": 6,
+        "set": SET | {"rollout.group_size": 4, "run.stop_on": ["failed_episodes"], "train.save_every": 100},
+    }
+    with pytest.raises(
+        ajet.AjetError,
+        match=r"^run.stop_on has ended the run at step 4: 25% of the episodes fail, most by judge:V",
+    ):
+        ajet.run(workflow=agent, judge=fails, **training)
+    run = ajet.load_run(folder / "runs")
+    assert run.metrics[-1]["alarm/failed_episodes"] == 1 and "alarm/failed_episodes" not in run.metrics[0]
+    assert run.checkpoint is not None and run.checkpoint.name == "step_000004"
+    assert run.verdict and [alarm.name for alarm in run.verdict.alarms] == ["failed_episodes"]
+
+
+def test_a_second_judge_judges_a_share_of_the_episodes_and_trains_nothing(
+    training: Arguments, agent: Agent
+) -> None:
+    (Path.cwd() / "second.py").write_text(
+        "def strict(task, output):\n    return 0.25\n\n\ndef broken(task, output):\n    raise KeyError('score')\n"
+    )
+    shared = SET | {"rollout.judge_check_share": 0.5}
+    given = {**training, "set": shared | {"judge_check": {"type": "second.py:strict"}}}
+    run = ajet.run(workflow=agent, judge=lambda task, output: 1.0, **given)
+    checked = [m for m in run.metrics if m["judge/checked"]]
+    assert checked and all(m["judge/check_reward"] == 0.25 and m["judge/check_gap"] == 0.75 for m in checked)
+    assert all(0 <= m["judge/checked"] <= 1 and m["reward"] == 1 for m in run.metrics)
+    broken = ajet.run(
+        workflow=agent,
+        judge=lambda task, output: 1.0,
+        **{**given, "set": shared | {"judge_check": {"type": "second.py:broken"}}},
+    )
+    assert all(m["episodes_failed"] == 0 for m in broken.metrics)
+    assert any(m.get("calls/judge_check_failed") for m in broken.metrics)
+
+
+def test_an_unknown_alarm_is_refused_with_the_nearest(training: Arguments, agent: Agent) -> None:
+    with pytest.raises(ConfigError, match=r"unknown alarm 'colapse'.*collapse"):
+        ajet.run(workflow=agent, judge=long, **{**training, "set": SET | {"run.stop_on": ["colapse"]}})

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from ajet.learning.alarms import Alarm, describe
@@ -99,7 +100,7 @@ def verdict_of(run: Run) -> Verdict | None:
         outcome = "unlearned"
     else:
         outcome = "learned" if change.gain > 0 else "worse"
-    return Verdict(outcome, change, alarms, tuple(_advice(outcome, change, alarms)))
+    return Verdict(outcome, change, alarms, tuple(_advice(run.dir, outcome, change, alarms)))
 
 
 def _validated(entries: Sequence[Entry]) -> Change | None:
@@ -139,7 +140,7 @@ def _by_task(episodes: Sequence[Entry], step: int, by_success: bool) -> dict[str
 
 
 def _trained(lines: Sequence[Mapping[str, float]]) -> Change | None:
-    """The rewards of the first and of the last steps, whose tasks are others; None if there are too few."""
+    """The rewards of the first and of the last steps, whose tasks may differ; None if there are too few."""
     if len(lines) < LEAST_STEPS:
         return None
     count = max(LEAST_STEPS // 2, len(lines) // 5)
@@ -147,11 +148,11 @@ def _trained(lines: Sequence[Mapping[str, float]]) -> Change | None:
     (before, e0), (after, e1) = map(mean_and_error, parts)
     error = math.hypot(e0 or 0.0, e1 or 0.0)
     p = math.erfc(abs(after - before) / error / math.sqrt(2)) if error else float(after == before)
-    figure = f"reward of the first and the last {count} steps, which have other tasks,"
+    figure = f"reward of the first and the last {count} steps, whose tasks may differ,"
     return Change(figure, before, after, after - before, error, p, count)
 
 
-def _advice(outcome: str, change: Change | None, alarms: Sequence[Alarm]) -> Iterator[str]:
+def _advice(run_dir: Path, outcome: str, change: Change | None, alarms: Sequence[Alarm]) -> Iterator[str]:
     if alarms:
         yield f"{alarms[0].remedy}."
     elif outcome == "worse":
@@ -159,6 +160,6 @@ def _advice(outcome: str, change: Change | None, alarms: Sequence[Alarm]) -> Ite
     elif outcome == "unlearned":
         yield "`ajet forecast JOB` says what stands in the way; or train more steps, and validate on more tasks (eval.episodes)."
     elif outcome == "learned" and change and change.after < SOLVED:
-        yield "Train on: the reward is not near its end (`ajet run --resume RUN --steps N`)."
+        yield f"Train on, as the reward is not near its end: ajet run --resume {run_dir} --steps N."
     if change is None or "validation" not in change.figure:
         yield "With validation tasks (task.validation), a verdict compares the same tasks before and after."

@@ -6,13 +6,22 @@ from ajet.backbones import CAUSES, MEANINGS
 
 METRICS = {
     "reward": "mean reward of the judged episodes",
+    "reward_std": "standard deviation of the rewards",
+    "reward_min": "lowest reward",
+    "reward_max": "highest reward",
+    "reward_cut": "mean reward of the episodes with an answer that ended at its length",
     "accuracy": "share of the episodes that succeeded; failed episodes count as those that did not",
     "episodes": "episodes of the step",
     "rated": "replies of the version that have a reward",
+    "episodes_cut": "judged episodes with an answer that ended at its length",
     "episodes_failed": "episodes that failed after their last attempt",
     "episodes_zero_advantage": "share of the episodes whose advantage is zero, so that they teach nothing",
     "groups": "groups of the step",
     "groups_zero_advantage": "share of the groups whose episodes all have the same reward, so that they teach nothing",
+    "answer_tokens": "mean tokens of the answers to train",
+    "answers_cut": "share of these answers that ended at their length",
+    "sampled_entropy": "mean of -logprob over their tokens, in nats: an estimate of the policy's entropy",
+    "repetition": "share of their sequences of 4 tokens that occur earlier in the same answer",
     "calls_per_episode": "LLM calls that an episode made on average",
     "timelines_per_episode": "timelines that an episode became on average; 1 if no conversation broke",
     "merge_ratio": "tokens that calls would have without merging, divided by those that were trained",
@@ -36,6 +45,7 @@ METRICS = {
     "unmatched_reward_names": "names in `rewards` that are neither an agent nor a target of the episode",
 }
 _FAMILIES = {
+    "alarm": "1 on steps that have this alarm (docs/alarms.md)",
     "failed": "episodes that failed with this cause",
     "dropped": "sampled tokens that this policy left untrained",
     "judge": "mean of a metric that the judge or the workflow gave",

@@ -120,6 +120,10 @@ def run(run: OpenRun) -> dict[str, Any]:
     for phase in metrics.phases():
         found = phases.setdefault(phase, {"steps": 0, "episodes": 0})
         found["steps"] = max(found["steps"], len(metrics.of(phase)))
+    names = _names(metrics)
+    alarms = [name.removeprefix("alarm/") for name in names if name.startswith("alarm/")]
+    if alarms and not row["problem"]:  # of a run that goes on; it is told with one that has ended
+        row["problem"] = f"alarms: {', '.join(alarms)}; ajet show {run.dir} has their remedies"
     if row["state"] != "live" and torn(run.dir / JOURNAL):
         problems.append(f"{JOURNAL}: the last line was cut off; it is left out")
     return {
@@ -129,7 +133,7 @@ def run(run: OpenRun) -> dict[str, Any]:
         "indexed": 1.0 if complete else run.index.progress(),
         "settings": {name: _inside(run, value) for name, value in leaves(run.job()[0])},
         "phases": phases,
-        "metrics": _names(metrics),
+        "metrics": names,
         "counters": {
             name: {"value": n, "explanation": explain_counter(name)}
             for name, n in counters.most_common()

@@ -70,6 +70,18 @@ def test_a_copied_run_keeps_the_times_of_its_episodes(own: runs.Studio, folder: 
     assert (row["started"], row["seconds"]) == ("", None)
 
 
+def test_a_run_that_goes_on_says_which_alarms_it_has(own: runs.Studio, folder: Path) -> None:
+    runs.append(folder / "a", runs.line("1.0/t/0"))
+    lines = [
+        {"type": "train", "step": 1, "reward": 0.5},
+        {"type": "train", "step": 2, "alarm/repetition": 1.0},
+    ]
+    (folder / "a" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = own.get("run", run="a")
+    assert found["problem"].startswith("alarms: repetition; ajet show ")
+    assert found["metrics"]["alarm/repetition"]["explanation"]
+
+
 def test_a_row_has_what_tells_runs_of_a_sweep_apart(own: runs.Studio, folder: Path) -> None:
     (folder / "a").mkdir()
     job = {
