@@ -70,8 +70,8 @@ class Forked:
         member = next(self.count)
         plan = Plan(f"1.0/t/{member}", f"seed/{member}", Task("t", "question 0"), member, 0, fork)
         self.engine.requests.clear()
-        (episode,) = asyncio.run(self.rollout.run([plan], lambda episode: None))
-        return episode
+        episodes: list[Episode] = asyncio.run(self.rollout.run([plan], lambda episode: None))
+        return episodes[0]
 
     def fork(self, calls: int, parent: Episode | None = None) -> Episode:
         parent = parent or self.parent
@@ -166,9 +166,10 @@ async def wanders(seed: int) -> None:
 def test_whatever_an_agent_does_forks_of_forks_lose_and_double_no_token(
     bench: Any, tokenizer: Any, seed: int
 ) -> None:
-    engine = Logging(tokenizer, lambda request, prompt: "word " * (1 + request.sampling.seed % 3))
+    engine = Logging(tokenizer, lambda request, prompt: "word " * (1 + (request.sampling.seed or 0) % 3))
     engine.log = {}
-    running, rng, records = bench(engine), Random(seed), []
+    running, rng = bench(engine), Random(seed)
+    records: list[Any] = []
     for number in range(4):
         replay = None
         if records:
@@ -191,7 +192,7 @@ def test_a_fork_is_in_the_journal_and_can_be_forked_again_from_there(forked: Any
     line = json.loads(json.dumps(episode_to_json(fork, phase="train", step=1)))
     assert line["fork"] == {"parent": runs.parent.id, "calls": 2}
     read = episode_from_json(line, Plan(fork.id, "", fork.plan.task, 1, 0))
-    assert read.plan.fork == fork.plan.fork
+    assert read.plan.fork == fork.plan.fork and fork.plan.fork.record is None
     assert [call.replayed for call in read.record.calls] == [True, True, False, False]
     assert read.record.sampled_tokens == fork.record.sampled_tokens
     assert said(runs.fork(3, read)) == ["0-0", "0-1", "1-2", "2-3"]
@@ -202,6 +203,22 @@ def test_what_is_sampled_counts_once_in_the_figures_of_a_step(forked: Any) -> No
     episodes = [runs.parent, runs.fork(3)]
     metrics = summarize(episodes, 1.0)
     assert metrics["tokens_sampled"] == sum(e.record.sampled_tokens for e in episodes)
+
+
+def test_a_break_counts_where_it_was_sampled(forked: Any) -> None:
+    async def edits(task: Task) -> str:
+        chat: list[Any] = [{"role": "user", "content": task.query}]
+        for turn in range(3):
+            said = (await ask(chat)).content
+            chat += [
+                {"role": "assistant", "content": f"{said}!"},
+                {"role": "user", "content": f"turn {turn}"},
+            ]
+        return "done"
+
+    runs = forked(edits)
+    assert [b.call for b in runs.parent.breaks] == [1, 2]
+    assert [b.call for b in runs.fork(2).breaks] == [2]
 
 
 # ---------------------------------------------------------------- what goes the way of the engine's answers

@@ -47,7 +47,7 @@ class Fork:
     """How many of the parent's first calls are answered from its record, in the order of their numbers: at least one, and
     not all."""
     record: EpisodeRecord | None = field(default=None, compare=False, repr=False)
-    """The parent's record; None in a plan that was read from a journal."""
+    """The parent's record; None once the episode has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +206,15 @@ class EpisodeRunner:
         except Exception as exception:
             session.counters["attempt_end_failed"] += 1
             log.debug("ajet_attempt_end: %r", exception)
+        replayed = {call.number for call in session.record.calls if call.replayed}
         return Episode(
-            plan,
+            replace(plan, fork=plan.fork and replace(plan.fork, record=None)),
             attempt,
             output,
             session.record,
             session.counters,
             failed,
-            breaks=tuple(find_breaks(session.record)),
+            breaks=tuple(b for b in find_breaks(session.record) if b.call not in replayed),
             missed=missed,
             started=began,
             seconds=loop.time() - started,
