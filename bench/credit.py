@@ -1,12 +1,12 @@
-"""Compares plain groups with forks and `train.credit: tree`, at equal budgets of sampled tokens, on four tasks of several turns.
+"""Compares plain groups with forks and `train.credit: tree`, at equal budgets of sampled tokens, on tasks of several turns.
 
     SEED=0 python bench/credit.py [TASK ...]
 
-Three tasks are those of the examples; in the fourth, `bench/doors`, the first call decides and the true advantage of each call is
-known. `tokens_ratio` is how many times fewer sampled tokens the tree needs until its mean reward has nine tenths of the gain of
-plain groups; the tokens of validation do not count. Where it does not get there, `is_bound` says that the ratio is at most this.
-The correlations are those of the trained advantages of single calls with the true ones, at the untrained model. Last line: one JSON
-object.
+Three tasks are those of the examples. In the others, `bench/doors`, one call decides, and the true advantage of each call is known: in
+`doors` it is the first one, in `doors_after_notes` one that follows a long answer on which nothing depends. `tokens_ratio` is how many
+times fewer sampled tokens the tree needs until its mean reward has nine tenths of the gain of plain groups; where it does not get
+there, `is_bound` says that the ratio is at most this. The correlations, in `doors`, are those of the trained advantages of single
+calls with the true ones, at the untrained model. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Task:
 
 
 TASKS = {
-    "doors": Task(DOORS / "job.yaml", {"train.steps": 40}),
+    "doors": Task(DOORS / "job.yaml", {}),
+    "doors_after_notes": Task(DOORS / "job.yaml", {"task.reader.notes": True, "task.reader.rooms": 3}),
     "frozenlake": Task(
         ROOT / "examples/frozenlake/job.yaml",
         {"train.steps": 50, "train.batch_size": 8, "eval.episodes": 1, "eval.greedy": False},
@@ -153,32 +154,31 @@ def correlation(run_dir: Path) -> float:
     from ajet.reports.folder import read_run
 
     sys.path.append(str(DOORS))
-    from house import DOORS as NAMES
-    from house import FOR_DOOR, FOR_WAYS, ROOMS, WAYS, right_door, worth
+    from house import best, questions
 
     run = read_run(run_dir)
     episodes = {entry.id: run.episode(entry) for entry in run.entries}
     model = Scored(run_dir / "checkpoints" / "step_000001")
-    spelled: dict[str, list[int]] = {}
-    for episode in episodes.values():
-        for call in episode.record.calls:
-            answer = call.answer.message["content"].strip() if call.answer else ""
-            if answer in (*NAMES, *WAYS):
-                spelled[answer] = call.generation.token_ids.tolist()
+    spelled = {
+        said(call): call.generation.token_ids.tolist() for e in episodes.values() for call in e.record.calls
+    }
     pairs = []
     for row in read_step(Folder(run_dir), 1).rows:
         episode = episodes[row.episode]
-        sign = episode.plan.task.metadata["sign"]
-        calls = {call.number: (place, call) for place, call in enumerate(episode.record.calls)}
+        given = episode.plan.task.metadata
+        calls = {call.number: place for place, call in enumerate(episode.record.calls)}
         for start, _, number, *_ in row.spans:
-            place, call = calls[number]
-            best = WAYS[0] if place else right_door(sign)
-            mean = (FOR_WAYS / ROOMS if place else FOR_DOOR) * model.probability(
-                call.prompt.ids().tolist(), spelled[best]
-            )
-            said = call.answer.message["content"].strip() if call.answer else ""
-            pairs.append((float(row.advantages[start]), worth(sign, place, said) - mean))
+            question, call = questions(**given)[calls[number]], episode.record.calls[calls[number]]
+            wanted, reward = best(given["sign"], question)
+            reward /= given["rooms"] if question.startswith("Room") else 1
+            chance = model.probability(call.prompt.ids().tolist(), spelled[wanted]) if wanted else 0.0
+            pairs.append((float(row.advantages[start]), reward * ((said(call) == wanted) - chance)))
     return round(float(np.corrcoef(np.array(pairs).T)[0, 1]), 3)
+
+
+def said(call: Any) -> str:
+    """The words of an answer."""
+    return (call.answer.message["content"] or "").strip() if call.answer else ""
 
 
 class Scored:

@@ -1,8 +1,10 @@
-"""A house with a decisive first step: the sign says which door leads to the treasure, and the words on the way matter little."""
+"""A house in which one answer decides: the sign says which door leads to the treasure, and the words on the way matter little."""
 
 from __future__ import annotations
 
 import random
+
+from pydantic import Field
 
 from ajet import Task
 from ajet.interfaces.reader import DrawnReader
@@ -10,37 +12,40 @@ from ajet.interfaces.reader import DrawnReader
 SYSTEM = "Choose a door, then walk."
 SIGNS = ("sun", "moon", "star", "tree")
 DOORS = ("red", "green", "blue", "white")
+"""Each is the right one for one sign."""
 WAYS = ("north", "east", "south", "west")
-ROOMS = 7
+NOTE = 12
+"""Words of a note."""
 FOR_DOOR = 0.8
 """Reward of the right door."""
 FOR_WAYS = 0.2
 """Reward of going north in every room; each room has an equal share of it."""
 
 
-def right_door(sign: str) -> str:
-    """Each door is right for one sign."""
-    return DOORS[SIGNS.index(sign)]
+def questions(sign: str, house: int, rooms: int, notes: bool) -> list[str]:
+    """What the agent reads before each of its answers."""
+    first = [f"House {house}. Write a note."] if notes else []
+    walk = [f"Room {number}. Where to?" for number in range(1, rooms + 1)]
+    return [*first, f"House {house}. The sign says {sign}. Which door?", *walk]
 
 
-def worth(sign: str, number: int, answer: str) -> float:
-    """What an answer adds to the reward, whatever the others are: so its true advantage is this less its mean under the model."""
-    if number == 0:
-        return FOR_DOOR * (answer == right_door(sign))
-    return FOR_WAYS / ROOMS * (answer == WAYS[0])
-
-
-def question(sign: str, house: int, number: int) -> str:
-    """What the agent reads before an answer."""
-    return f"House {house}. The sign says {sign}. Which door?" if number == 0 else f"Room {number}. Where to?"
+def best(sign: str, question: str) -> tuple[str, float]:
+    """The answer to a question that has a reward, and how much, for a single room; no answer if none has. Rewards add up, so the
+    true advantage of an answer is its reward less the mean of this under the model."""
+    if question.endswith("note."):
+        return "", 0.0
+    return (DOORS[SIGNS.index(sign)], FOR_DOOR) if question.endswith("door?") else (WAYS[0], FOR_WAYS)
 
 
 class Houses(DrawnReader):
     """Houses with a sign."""
 
     name = "houses"
+    rooms: int = Field(7, ge=1, description="Rooms behind the door.")
+    notes: bool = Field(False, description="Whether a note, which nothing depends on, comes before the door.")
 
     def draw(self, rng: random.Random) -> Task:
         """See `DrawnReader.draw`."""
         sign, house = rng.choice(SIGNS), rng.randrange(10, 1000)
-        return Task(f"{sign}-{house}", question(sign, house, 0), metadata={"sign": sign, "house": house})
+        given = {"sign": sign, "house": house, "rooms": self.rooms, "notes": self.notes}
+        return Task(f"{sign}-{house}", metadata=given)

@@ -1,4 +1,4 @@
-"""The untrained visitor: it knows what doors and ways there are, and takes any."""
+"""The untrained visitor: it knows what notes, doors and ways there are, and takes any."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from house import DOORS, ROOMS, SIGNS, SYSTEM, WAYS, question
+from house import DOORS, NOTE, SIGNS, SYSTEM, WAYS, questions
 
 from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
@@ -15,13 +15,12 @@ from ajet_local.starter.transcripts import Transcript
 
 def visit(rng: random.Random) -> Transcript:
     """A visit with random answers."""
-    sign, house = rng.choice(SIGNS), rng.randrange(10, 1000)
+    asked = questions(rng.choice(SIGNS), rng.randrange(10, 1000), 7, notes=rng.random() < 0.5)
     messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
-    for number in range(ROOMS + 1):
-        messages += [
-            {"role": "user", "content": question(sign, house, number)},
-            {"role": "assistant", "content": rng.choice(WAYS if number else DOORS)},
-        ]
+    for question in asked:
+        words = rng.choices(SIGNS, k=NOTE) if question.endswith("note.") else [rng.choice(WAYS)]
+        said = rng.choice(DOORS) if question.endswith("door?") else " ".join(words)
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": said}]
     return Transcript(messages)
 
 
@@ -38,4 +37,4 @@ class Visitor(TinyRecipe):
 
     def phases(self) -> Sequence[Phase]:
         """Visits."""
-        return (Phase("visit", 100, 3e-3, visit, 1),)
+        return (Phase("visit", 120, 3e-3, visit, 1),)
