@@ -47,6 +47,12 @@ def test_a_step_tells_why_episodes_failed(progress: Lines, causes: dict[str, flo
     assert lines_of(progress) == [f"step 1/1  {told}"]
 
 
+def test_a_step_tells_of_forks_that_were_discarded(progress: Lines) -> None:
+    for diverged in (0, 2):
+        progress.step(1, 1, {"reward": 0.5, "forks": 8, "forks_diverged": diverged})
+    assert lines_of(progress) == ["step 1/1  reward 0.50", "step 1/1  reward 0.50  2 of 8 forks diverged"]
+
+
 def test_a_stage_is_told_when_it_begins_and_ends_and_now_and_then_with_the_time_that_is_left(
     progress: Lines,
 ) -> None:

@@ -275,6 +275,8 @@ def step_figures(metrics: Metrics) -> list[str]:
         figures.append(f"zero-adv groups {metrics['groups_zero_advantage'] * 100:.0f} %")
     if metrics.get("episodes_failed"):
         figures.append(f"{metrics['episodes_failed']:.0f} failed{_causes(metrics)}")
+    if metrics.get("forks_diverged"):
+        figures.append(f"{metrics['forks_diverged']:.0f} of {metrics['forks']:.0f} forks diverged")
     if "tokens_per_second" in metrics:
         figures.append(f"{metrics['tokens_per_second']:,.0f} tok/s")
     if seconds := _step_seconds(metrics):

@@ -16,6 +16,8 @@ METRICS = {
     "episodes_cut": "judged episodes with an answer that ended at its length",
     "episodes_failed": "episodes that failed after their last attempt",
     "episodes_zero_advantage": "share of the episodes whose advantage is zero, so that they teach nothing",
+    "forks": "episodes that were run again from one of their calls",
+    "forks_diverged": "forks that asked something else than their parents, so that they were discarded",
     "groups": "groups of the step",
     "groups_zero_advantage": "share of the groups whose episodes all have the same reward, so that they teach nothing",
     "answer_tokens": "mean tokens of the answers to train",
