@@ -154,6 +154,11 @@ class WorkflowPlugin(Plugin):
         longer."""
         return None
 
+    def seconds_of(self, task: Task) -> float | None:
+        """How long the agent may work on a task by the task's own settings; None: they do not say. The job tells which tasks may
+        take as long as its ``rollout.timeout``, which ends an episode without judging it."""
+        return None
+
     @abstractmethod
     async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
         """Run one episode. `WorkflowFailed` and other exceptions fail this episode only. Cancelled when the episode's time is

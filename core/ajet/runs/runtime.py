@@ -28,7 +28,7 @@ from ajet.chat.vision import Vision
 from ajet.interfaces.backbone import Trainer
 from ajet.interfaces.engine import ChatModelPlugin, Engine, EnginePlugin
 from ajet.interfaces.judge import Judge
-from ajet.interfaces.workflow import LoadedWorkflow
+from ajet.interfaces.workflow import LoadedWorkflow, WorkflowPlugin
 from ajet.job import DEFAULT_BACKBONE
 from ajet.job.job import Job
 from ajet.job.models import generation_config
@@ -127,6 +127,8 @@ async def open_runtime(
     """Start engine, models, workflow, judge and capture; end them all. ``answers`` takes the place of the engine; with
     ``own_models`` nothing does: the workflow's LLM calls go to their own endpoints. What episodes print is kept with them,
     or with ``shows_prints`` goes to the terminal."""
+    if told := cut_short(job):
+        job.progress.say(told)
     portal = Portal()
     models = AsyncExitStack()
     resolve = job.plugins.manager.hook.ajet_resolve_agent
@@ -206,6 +208,21 @@ async def open_runtime(
         if engine:
             await portal.run(engine.close())
         portal.close()
+
+
+def cut_short(job: Job) -> str:
+    """Which tasks give their agents more time than the job gives an episode; empty if none does."""
+    plugin, limit = job.workflow.target, job.config.rollout.timeout
+    if not isinstance(plugin, WorkflowPlugin):
+        return ""
+    given = {task.id: plugin.seconds_of(task) or 0.0 for task in (*job.tasks, *job.validation)}
+    longer = [name for name, seconds in given.items() if seconds >= limit]
+    if not longer:
+        return ""
+    return (
+        f"{len(longer)} of {len(given)} tasks, such as {longer[0]}, let their agents work for up to {max(given.values()):g} s, but "
+        f"rollout.timeout ends an episode after {limit:g} s, and what its agent has done by then is not judged. Set it to more."
+    )
 
 
 def chat_of(engine: Engine, settings: RolloutSettings) -> Chat:

@@ -17,8 +17,8 @@ from ajet_harbor.versions import harbor
 class HarborTasks(SelectingReader):
     """Tasks in Harbor's format: a folder of them, one of them, or a dataset of a registry.
 
-    A task's query is its instruction; its metadata are ``path``, its folder, ``source``, its dataset, and the table ``metadata``
-    of its `task.toml`. Tests and solution stay in the folder.
+    A task's query is its instruction; its metadata are ``path``, its folder, ``source``, its dataset, ``agent_seconds``, its time
+    limit for agents if it has one, and the table ``metadata`` of its `task.toml`. Tests and solution stay in the folder.
     """
 
     name = "harbor"
@@ -90,7 +90,9 @@ def read(folder: Path, source: str) -> Task:
         )
     except (OSError, ValueError, RuntimeError) as error:  # pydantic's and TOML's errors are ValueErrors
         raise ConfigError(f"{folder}: not a task that Harbor can run ({one_line(error)}).") from error
-    about = {"path": str(folder), "source": source}
+    about: dict[str, Any] = {"path": str(folder), "source": source}
+    if task.config.agent.timeout_sec is not None:
+        about["agent_seconds"] = task.config.agent.timeout_sec
     return Task(task.name, instruction.strip(), metadata={**task.config.metadata, **about})
 
 

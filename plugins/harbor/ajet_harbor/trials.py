@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, wait
@@ -45,6 +46,7 @@ class Trials:
         self._running: dict[str, Future[Any]] = {}
         self._ending: dict[str, Future[None]] = {}
         """By name, what is done once nothing is left of a trial."""
+        self._temporary: Path | None = None
         if self._engine:
             folder = Path(os.environ.get("AJET_CACHE") or "~/.cache/ajet").expanduser() / "harbor"
             folder.mkdir(parents=True, exist_ok=True)
@@ -62,6 +64,13 @@ class Trials:
             with self._noted.open("a") as file:
                 file.write(f"{name}\n")
         return name
+
+    def folder(self) -> Path:
+        """Where a job keeps its trials if it does not say: in the run folder, and without a run in a temporary folder."""
+        if run_dir is not None:
+            return run_dir / "trials"
+        self._temporary = self._temporary or Path(tempfile.mkdtemp(prefix="ajet-trials-"))
+        return self._temporary
 
     async def run(self, config: Any, ready: Callable[[Any], Awaitable[None]]) -> tuple[Any, Path]:
         """Run a trial with a name of `new_name`: its result and its folder. ``ready`` is awaited with the trial when its sandbox

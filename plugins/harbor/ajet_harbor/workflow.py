@@ -63,7 +63,7 @@ class HarborWorkflow(WorkflowPlugin):
     )
     trials_dir: Path | None = Field(
         None,
-        description="Folder that keeps the trials; default: `trials` in the run folder, or without a run in the current folder.",
+        description="Folder that keeps the trials; default: `trials` in the run folder; without a run, a temporary folder.",
     )
     _trials: trials.Trials | None = PrivateAttr(None)
 
@@ -75,7 +75,7 @@ class HarborWorkflow(WorkflowPlugin):
         if self.environment not in known:
             raise ValueError(f"environment {self.environment!r} is none of Harbor's: {', '.join(known)}")
         check(self.agent, self.model or default_model(self.agent))
-        self._config(Path(), "check", EpisodeEndpoint("http://127.0.0.1:1/v1", "check"))
+        self._any_trial()
         return self
 
     @property
@@ -93,6 +93,16 @@ class HarborWorkflow(WorkflowPlugin):
         """See `WorkflowPlugin.seconds`."""
         limit = merged({"agent": {"override_timeout_sec": None}}, self.trial)["agent"]["override_timeout_sec"]
         return None if limit is None else float(limit)
+
+    def seconds_of(self, task: Task) -> float | None:
+        """See `WorkflowPlugin.seconds_of`. As Harbor computes it."""
+        trial = self._any_trial()
+        limit = trial.agent.override_timeout_sec or task.metadata.get("agent_seconds")
+        if limit is None:
+            return None
+        longest = trial.agent.max_timeout_sec or limit
+        multiplier = trial.agent_timeout_multiplier
+        return float(min(limit, longest) * (trial.timeout_multiplier if multiplier is None else multiplier))
 
     @property
     def _shares_network(self) -> bool:
@@ -131,6 +141,10 @@ class HarborWorkflow(WorkflowPlugin):
         result, kept = await self._trials.run(config, connects)
         return output_of(result, kept)
 
+    def _any_trial(self) -> Any:
+        """Harbor's configuration without a task. Raises ValueError where ``trial`` does not fit."""
+        return self._config(Path(), "check", EpisodeEndpoint("http://127.0.0.1:1/v1", "check"))
+
     def _config(self, folder: Path, name: str, endpoint: EpisodeEndpoint) -> Any:
         """Harbor's configuration of a trial. Raises ValueError where ``trial`` does not fit."""
         environment: dict[str, Any] = {"type": self.environment}
@@ -142,7 +156,7 @@ class HarborWorkflow(WorkflowPlugin):
         ours = {
             "task": {"path": folder},
             "trial_name": name,
-            "trials_dir": self.trials_dir or (trials.run_dir or Path.cwd()) / "trials",
+            "trials_dir": self.trials_dir or (self._trials.folder() if self._trials else Path()),
             "agent": {"name": self.agent, **agent_settings(self.agent, model, endpoint)},
             "environment": environment,
             # The agent has not even started.
@@ -153,9 +167,7 @@ class HarborWorkflow(WorkflowPlugin):
         return harbor().TrialConfig.model_validate(merged(ours, self.trial))
 
     def _check_environment(self) -> None:
-        settings = self._config(
-            Path(), "check", EpisodeEndpoint("http://127.0.0.1:1/v1", "check")
-        ).environment
+        settings = self._any_trial().environment
         from harbor.environments.factory import (
             EnvironmentFactory,
         )  # after `harbor`, which keeps it off the network

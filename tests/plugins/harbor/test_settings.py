@@ -84,6 +84,20 @@ def test_a_job_whose_episodes_end_before_their_agents_may_is_refused() -> None:
     assert workflow.seconds == 600 and HarborWorkflow(agent="codex").seconds is None
 
 
+@pytest.mark.parametrize(
+    "trial, seconds",
+    [
+        ({}, 900),
+        ({"agent": {"override_timeout_sec": 60}}, 60),
+        ({"agent": {"max_timeout_sec": 300}, "timeout_multiplier": 2}, 600),
+    ],
+)
+def test_a_task_says_how_long_its_agent_may_work(trial: dict[str, Any], seconds: float) -> None:
+    workflow = HarborWorkflow(agent="codex", trial=trial)
+    assert workflow.seconds_of(Task("t", metadata={"agent_seconds": 900})) == seconds
+    assert workflow.seconds_of(Task("t")) == (60 if "override_timeout_sec" in str(trial) else None)
+
+
 def test_a_task_that_limits_its_network_does_not_get_that_of_this_machine(tmp_path: Path) -> None:
     from harbor import TaskConfig
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_mini_swe_agent_is_rewarded_by_the_tasks_verifier(
     (run,) = job.folder.glob("runs/*")
     run_program(["show", str(run), episode.id])
     shown = " ".join(capsys.readouterr().out.split())
-    assert str(job.folder / "trials" / "ajet-ajet-total-") in shown and "seconds_agent_execution" in shown
+    assert re.search(r"/ajet-trials-\w+/ajet-ajet-total-", shown) and "seconds_agent_execution" in shown
 
 
 def test_claude_code_is_rewarded_by_the_tasks_verifier(job: Job) -> None:
@@ -124,9 +125,7 @@ def test_an_agent_whose_time_is_over_is_judged_by_what_it_has_done(job: Job) -> 
 def test_a_trial_without_a_valid_reward_has_failed_and_does_not_count_as_zero(job: Job) -> None:
     (job.folder / "tasks/total/tests/test.sh").write_text("#!/bin/bash\nexit 1\n")
     (episode,) = job.run({"agent": "oracle"}, [{"say": ""}], "total")
-    assert (
-        episode.failure == "workflow:RewardFileNotFoundError" and str(job.folder / "trials") in episode.error
-    )
+    assert episode.failure == "workflow:RewardFileNotFoundError" and "/ajet-ajet-total-" in episode.error
 
 
 def test_a_network_that_cannot_reach_the_gateway_is_refused_before_anything_starts(
@@ -135,7 +134,6 @@ def test_a_network_that_cannot_reach_the_gateway_is_refused_before_anything_star
     assert run_program(job.file({"agent": "mini-swe-agent", "network": "own"}, [FINISHED], "total")) == 2
     said = capsys.readouterr().err.strip()
     assert "\n" not in said and "rollout.gateway_address" in said and "cannot reach their model" in said
-    assert not (job.folder / "trials").exists()
 
 
 @pytest.mark.skipif(not shutil.which("iptables"), reason="Podman makes networks with iptables")
@@ -147,6 +145,16 @@ def test_a_sandbox_that_cannot_connect_to_the_address_fails_before_its_agent_sta
     (episode,) = job.run(workflow, [FINISHED], "total", rollout={"gateway_address": gateway})
     assert episode.failure == "workflow:GatewayUnreachable" and f"127.0.0.1:{port}" in episode.error
     assert time.monotonic() - started < PATIENCE and not episode.calls
+
+
+def test_the_job_tells_of_tasks_that_it_would_cut_short(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    with (job.folder / "tasks/total/task.toml").open("a") as file:
+        file.write(f"\n[agent]\ntimeout_sec = {8 * PATIENCE}\n")
+    (episode,) = job.run({"agent": "oracle"}, [{"say": ""}], "total")
+    assert episode.reward == 1.0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "1 of 1 tasks, such as ajet/total, let their agents work for up to 2400 s" in said
+    assert "rollout.timeout ends an episode after 1200 s" in said
 
 
 def test_an_environment_that_is_not_there_is_said_in_one_line(
