@@ -17,7 +17,7 @@ class Branch(Protocol):
 
     @property
     def fork(self) -> Fork | None:
-        """Where it leaves its parent; None if it is no fork."""
+        """Where it leaves its parent; None for an independent episode."""
         ...
 
     @property
