@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 
 from ajet.chat.renderer import Chat
+from ajet.job.job import Backbone
+from ajet.job.prepare import check_needs
 from ajet.learning.algorithms import SDPO
 from ajet.learning.batch import build_batch
 from ajet.learning.self_teacher import SelfTeacher, with_feedback
+from ajet.plugins import load_plugins
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.failures import Failure
 from ajet.tracker.call import Call
 from ajet.tracker.record import EpisodeRecord, as_ids, merging_key
 from ajet.tracker.timelines import timelines
-from ajet.types import Generation, LossTokens, Task, WorkflowOutput
+from ajet.types import ConfigError, Generation, LossTokens, Task, WorkflowOutput
 from tests import tokenizers
 
 # ------------------------------------------------------------------ the formula
@@ -67,7 +70,7 @@ def test_the_gradient_for_logits_is_the_policy_gradient_of_the_paper() -> None:
         seen([[0.0]], [[0.0]], [1.0]), advantages=torch.ones(1), student=student, teacher=teacher
     )
     found = SDPO(divergence="kl").loss(torch, tokens)
-    plain = seen(student.detach(), teacher, [1.0])
+    plain = seen(student.detach().numpy(), teacher.numpy(), [1.0])
     np.testing.assert_allclose(found.detach(), SDPO(divergence="kl").loss(np, plain))
     found.sum().backward()
     # Prop. 2.1: E_ŷ[log(π(ŷ) / q(ŷ)) · ∇ log π(ŷ)], and ∇ log π(ŷ) for logits is onehot(ŷ) - π.
@@ -81,6 +84,20 @@ def test_templates_without_a_place_for_the_words_are_refused() -> None:
         SDPO(template="Again.")
     with pytest.raises(ValueError, match=r"\{answer\}"):
         SDPO(solution_template="It is right.")
+
+
+def test_backbones_without_a_teacher_refuse_it_by_name() -> None:
+    found = {name: cls.cls for (kind, name), cls in load_plugins().classes.items() if kind == "backbone"}
+    trains = {
+        name: cls for name, cls in found.items() if issubclass(cls, Backbone) and cls.capabilities.trains
+    }
+    assert {"local", "tinker", "verl", "trinity"} <= trains.keys()
+    check_needs(SDPO(), trains.pop("local"), "train.algorithm")
+    for name, cls in trains.items():
+        with pytest.raises(
+            ConfigError, match=f"'sdpo' needs the model itself as a teacher .* '{name}' does not"
+        ):
+            check_needs(SDPO(), cls, "train.algorithm")
 
 
 # ------------------------------------------------------------------ what the teacher reads

@@ -205,11 +205,15 @@ class Audit:
                 wrong(f"group {group} has episodes of several tasks")
         sides = self._sides(record, expected)
         for row in record.rows:
+            if not self._may_teach(row, by_id):
+                wrong(f"episode {row.episode}: it is trained, but there is no feedback on it")
             for start, end, number, agent, target, _ in row.spans:
                 if (row.episode, number) not in expected:
                     continue  # which is told above
                 wanted = credit.applied(expected[row.episode, number], agent, target)
-                if sides is not None and sides[record.groups[row.episode], row.adapter] != {1.0, -1.0}:
+                if self._is_untaught(row) or (
+                    sides is not None and sides[record.groups[row.episode], row.adapter] != {1.0, -1.0}
+                ):
                     wanted = 0.0
                 if not np.allclose(row.advantages[start:end], wanted, rtol=CLOSE, atol=NEARLY_ZERO):
                     wrong(
@@ -230,11 +234,14 @@ class Audit:
             spans = [(row, start, end, number) for row in own for start, end, number, *_ in row.spans]
             tokens: Counter[credit.Sampled] = Counter()
             for row, start, end, number in spans:
-                tokens[row.episode, number] += int(row.mask[start:end].sum())
+                if not self._is_untaught(row):
+                    tokens[row.episode, number] += int(row.mask[start:end].sum())
             known = credit.weights(self.algorithm, ways, tokens) if credit.known(self.algorithm) else {}
             for row, start, end, number in spans:
                 values = row.weights[start:end][row.mask[start:end]]
-                wanted = known.get((row.episode, number), values[:1])
+                wanted: Any = known.get((row.episode, number), values[:1])
+                if self._is_untaught(row):
+                    wanted = 0.0
                 if not np.allclose(values, wanted, rtol=CLOSE, atol=NEARLY_ZERO):
                     at = int(np.abs(values - wanted).argmax())
                     wrong(
@@ -244,6 +251,16 @@ class Audit:
             total = float(sum(row.weights.sum(dtype=np.float64) for row in own))
             if not np.isclose(total, sums.get(adapter or "", np.nan), rtol=1e-4):
                 wrong(f"its weights add up to {total:g}, not to {sums.get(adapter or '', np.nan):g}")
+
+    def _is_untaught(self, row: Row) -> bool:
+        """Whether an algorithm with a teacher had none for a row, as where there is no feedback on its episode."""
+        return self.algorithm["type"] == "sdpo" and not row.advantages.any()
+
+    def _may_teach(self, row: Row, by_id: Mapping[str, Episode]) -> bool:
+        """Whether a row that such an algorithm trains has feedback."""
+        if self.algorithm["type"] != "sdpo" or not row.advantages.any() or row.episode not in by_id:
+            return True
+        return bool(by_id[row.episode].line.get("feedback")) or self.algorithm.get("solution") is not None
 
     def _sides(
         self, record: Step, expected: Mapping[credit.Sampled, Mapping[str, float]]

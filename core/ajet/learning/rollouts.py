@@ -306,8 +306,8 @@ def step_batch(
     batch.metrics.update(counts)
     if teacher and step == 1 and not any(sample.hint for sample in batch.batch.samples):
         log.warning(
-            "%s: no episode of the first step has feedback that a teacher can read (%.0f have none), so it teaches nothing. Let the judge "
-            "return JudgeOutput(feedback=...), or set train.algorithm.solution.",
+            "%s: no episode of the first step has feedback that a teacher can read (%.0f have none), so it teaches nothing. Let the "
+            "judge return JudgeOutput(feedback=...), or set train.algorithm.solution.",
             algorithm.name,
             batch.metrics["episodes_without_feedback"],
         )

@@ -18,7 +18,7 @@ from ajet.learning.algorithms import SDPO  # noqa: E402
 from ajet.learning.objective import objective  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.learning.sft import Transcript, sft_batch, transcript_sample  # noqa: E402
-from ajet.types import Batch, ConfigError, Hint, Sample, Span  # noqa: E402
+from ajet.types import Batch, Hint, Sample, Span  # noqa: E402
 from ajet_local import tokens  # noqa: E402
 from ajet_local.plan import plan  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
@@ -82,8 +82,8 @@ def distributions(model, ids, positions, temperatures):
 
 
 def plain_loss(model, first, algorithm, most):
-    """The loss of `SAMPLES` as the paper writes it: eq. 1 or its symmetric form, with the teacher of eq. 10, over the student's ``most``
-    likeliest tokens and the rest."""
+    """The loss of `SAMPLES` as the paper writes it: eq. 1 or its symmetric form, with the teacher of eq. 10, over the student's
+    ``most`` likeliest tokens and the rest."""
     total = 0.0
     for s in SAMPLES:
         at = np.flatnonzero(s.mask)

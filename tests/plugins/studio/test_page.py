@@ -787,8 +787,8 @@ PICTURES = {
 """Heights of the pictures."""
 SWEEP = ("runs", "compare", "run", "step")
 NEW = os.environ.get("AJET_PICTURES", "")
-"""A folder with the runs of a sweep, ``runs``, a store of online training, ``traces.db``, and a run of bench/doors with forks, ``forks``: the
-pictures are written anew."""
+"""A folder with the runs of a sweep, ``runs``, a store of online training, ``traces.db``, and a run of bench/doors with forks,
+``forks``: the pictures are written anew."""
 ELSEWHERE = {"store": "traces.db", "grouptree": "forks"}
 """What pictures show that are not of these tests' runs."""
 
