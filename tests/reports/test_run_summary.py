@@ -11,6 +11,7 @@ from ajet.reports.text import describe_run, sparkline
 from ajet.rollout.failures import Failure
 from ajet.rollout.recorder import RunRecorder
 from ajet.tracker.breaks import CAUSES
+from ajet.types import JudgeOutput
 
 from .conftest import Folder, blank, squeezing
 
@@ -172,3 +173,11 @@ def test_a_run_without_episodes_says_so(folder: Folder) -> None:
 
 def test_times_are_told_in_the_largest_fitting_unit() -> None:
     assert [ago(s) for s in (5, 119, 120, 7200, 200_000)] == ["5 s", "119 s", "2 min", "2 h", "2 days"]
+
+
+def test_a_group_whose_calls_have_different_rewards_has_something_to_learn(folder: Folder, live: Any) -> None:
+    def judge(task: Any, output: Any, episode: Any) -> JudgeOutput:
+        return JudgeOutput(0.5, call_rewards={0: 0.1 * episode.member})
+
+    folder.write(live(group_size=2, judge=judge))
+    assert (folder.summary().groups_zero_advantage, folder.summary().groups) == (0, 1)

@@ -65,11 +65,15 @@ def zero_advantage(run: Run, credit: Credit) -> tuple[int, int]:
         if entry.group is not None:
             steps.setdefault((entry.phase, entry.step), []).append(entry)
     teaches: dict[Hashable, bool] = {}
+    of_calls: dict[Hashable, Mapping[str, float]] = {}
     for entries in steps.values():
         found = credit.advantages(entries)
         for entry in entries:
             if entry.id in found:
-                teaches[entry.group] = teaches.get(entry.group, False) or any(found[entry.id].values())
+                differs = of_calls.setdefault(entry.group, entry.call_rewards) != entry.call_rewards
+                teaches[entry.group] = (
+                    teaches.get(entry.group, False) or differs or any(found[entry.id].values())
+                )
     return sum(not something for something in teaches.values()), len(teaches)
 
 

@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ class Entry:
     counters: Mapping[str, int]
     breaks: Mapping[str, int]
     """Breaks by cause."""
+    call_rewards: Mapping[str, float] = field(default_factory=dict)
+    """Rewards of single calls, by number."""
 
     @property
     def group(self) -> tuple[str, int, str] | None:
@@ -201,6 +203,7 @@ def _entry(line: Mapping[str, Any], offset: int) -> Entry:
         sampled=sum(_count(t["logprobs"]) for t in tokens),
         trainable=sum(_count(t["logprobs"]) for t in tokens if t["trained"]),
         breaks=Counter(b["cause"] for b in line["breaks"]),
+        call_rewards=line.get("call_rewards", {}),
         **{
             name: line[name]
             for name in (
