@@ -17,7 +17,7 @@ from tests.tiny import save_tiny_model
 from tests.warm import Warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SUMS = {"task.reader": "tasks.jsonl", "task.validation": "tasks.jsonl"}
+SUMS: dict[str, object] = {"task.reader": "tasks.jsonl", "task.validation": "tasks.jsonl"}
 JOBS: dict[str, dict[str, object]] = {
     "frozenlake/job.yaml": {},
     "countdown/job.yaml": {},

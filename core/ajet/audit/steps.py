@@ -37,7 +37,7 @@ class Audit:
         self.calls = self.sampled = self.trained = 0
         self.excluded: Counter[str] = Counter()
         self.unused: dict[str, list[int]] = {}
-        """By episode, the trained calls whose answers no later call used: that is no fault."""
+        """By episode, the trained calls whose answers no later call used. They are told, and do not count as faults."""
         self.unused_tokens = 0
 
     def run(self) -> Audit:
