@@ -9,7 +9,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ajet import Task
-from ajet.interfaces.base import PathOrName
 from ajet.interfaces.reader import SelectingReader
 
 FIELD = "environment"
@@ -19,7 +18,7 @@ FIELD = "environment"
 class LibraryTasks(SelectingReader):
     """The tasks of an environment of verifiers, OpenEnv, NeMo Gym or Inspect, which the workflow `library` runs.
 
-    The library is installed in an environment of its own, whose Python lists the tasks. A task's ``metadata["environment"]``
+    The library is installed in a Python environment of its own, a `venv`, which lists the tasks. A task's ``metadata["environment"]``
     describes its environment. What the library scores with stays there.
     """
 
@@ -28,8 +27,8 @@ class LibraryTasks(SelectingReader):
     library: Literal["verifiers", "openenv", "nemo_gym", "inspect"] = Field(
         description="Whose environment it is."
     )
-    python: PathOrName = Field(
-        description="The Python of an environment in which the library and the environment's package are installed."
+    venv: Path = Field(
+        description="Folder of a Python environment in which the library and the environment's package are installed."
     )
     options: dict[str, Any] = Field(
         description="The environment, in the library's own words. verifiers: {taskset: {id: NAME, …}, …}, its configuration; "
@@ -46,7 +45,7 @@ class LibraryTasks(SelectingReader):
 
         about = {
             "library": self.library,
-            "python": str(Path(self.python).absolute()) if "/" in str(self.python) else str(self.python),
+            "venv": str(self.venv.absolute()),
             "options": self.options,
             "variables": self.variables,
         }

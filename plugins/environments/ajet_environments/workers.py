@@ -1,8 +1,8 @@
 """Programs that run a library's environments in its own Python, kept for further episodes, and what ends them.
 
 A program that has answered is used again: importing a library takes seconds. Not so if the environment asks models of its own, as
-its clients may keep the key of an episode. One whose episode is cancelled cancels it, so
-that the library releases what it has opened, and ends; what is left of it then is killed.
+its clients may keep the key of an episode. One whose episode is cancelled cancels it, so that the library releases what it
+has opened, and ends; what is left of it then is killed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ def list_tasks(about: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
                 timeout=SECONDS_TO_LIST,
             )
         except OSError as error:
-            raise ConfigError("python", f"{about['python']}: {error.strerror}. Name the Python of an environment in which "
-                              f"{about['library']} is installed.") from None  # fmt: skip
+            raise ConfigError(
+                "venv",
+                f"{_python(about)}: {error.strerror}. Name the folder of an environment in which {about['library']} is installed.",
+            ) from None
         except subprocess.TimeoutExpired:
             raise ConfigError("environment", f"listed no tasks within {SECONDS_TO_LIST:.0f} s.") from None
         finally:
@@ -79,6 +81,8 @@ class Workers:
         time. Raises WorkflowFailed if the program ends without an answer."""
         key = json.dumps(about, sort_keys=True)
         idle = self._idle.setdefault(key, [])
+        while idle and not idle[-1].is_alive:
+            self._end_later(idle.pop())
         worker = idle.pop() if idle else await self._start(about)
         try:
             answer = await worker.ask(request)
@@ -124,6 +128,11 @@ class _Worker:
         self._folder = Path(tempfile.mkdtemp(prefix="ajet-environment-"))
         self._process: asyncio.subprocess.Process | None = None
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.returncode is None
+
     async def start(self, about: Mapping[str, Any]) -> None:
         """Start it. Raises WorkflowFailed."""
         try:
@@ -138,7 +147,7 @@ class _Worker:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise WorkflowFailed("start", f"{about['python']}: {error.strerror}") from error
+            raise WorkflowFailed("start", f"{_python(about)}: {error.strerror}") from error
 
     async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a request. Raises WorkflowFailed if there is none."""
@@ -159,7 +168,7 @@ class _Worker:
         """End it, at first in a way that lets the library release what is open."""
         process = self._process
         try:
-            if process and process.returncode is None:
+            if process and self.is_alive:
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
                 with contextlib.suppress(TimeoutError):
@@ -174,7 +183,11 @@ class _Worker:
 
 
 def _command(about: Mapping[str, Any]) -> list[str]:
-    return [about["python"], str(PROGRAM), about["library"], json.dumps(about["options"])]
+    return [str(_python(about)), str(PROGRAM), about["library"], json.dumps(about["options"])]
+
+
+def _python(about: Mapping[str, Any]) -> Path:
+    return Path(about["venv"]) / "bin" / "python"
 
 
 def _variables(about: Mapping[str, Any], mark: str, folder: str) -> dict[str, str]:
@@ -183,7 +196,7 @@ def _variables(about: Mapping[str, Any], mark: str, folder: str) -> dict[str, st
     endpoints = EpisodeEndpoint("http://127.0.0.1:1/v1", "").environment().keys() - {"NO_PROXY", "no_proxy"}
     for ours_only in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", *endpoints):
         ours.pop(ours_only, None)
-    programs = f"{Path(about['python']).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    programs = f"{_python(about).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     given = {"PATH": programs, "TMPDIR": folder, NAME: mark}
     return {**ours, **_QUIET, **given, **about["variables"]}
 

@@ -51,7 +51,7 @@ class LibraryWorkflow(WorkflowPlugin):
         if self.judge and self.judge not in tuner.auxiliary:
             raise WorkflowFailed(
                 "judge",
-                f"judge {self.judge!r} is no target with a frozen_model; the job's are: "
+                f"judge {self.judge!r} is not a target with a frozen_model; the job's are: "
                 f"{', '.join(tuner.auxiliary) or 'none'}. Add targets.{self.judge}: {{frozen_model: …}}",
             )
         judge = tuner.as_base_url(target=self.judge) if self.judge else None

@@ -46,7 +46,7 @@ class Job:
         self._reader = {
             "type": "library",
             "library": library,
-            "python": PYTHON,
+            "venv": str(Path(PYTHON).parents[1]),
             "options": options,
             "variables": variables,
         }

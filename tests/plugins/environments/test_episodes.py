@@ -25,7 +25,7 @@ EPISODES = 200
 AT_ONCE = 10
 ABOUT = {
     "library": "fake",
-    "python": sys.executable,
+    "venv": sys.prefix,
     "variables": {"PYTHONPATH": str(Path(__file__).parent / "fake")},
 }
 
@@ -126,6 +126,7 @@ def test_it_keeps_to_the_contract_of_workflows(check_workflow: Any, nothing_left
     check_workflow(LibraryWorkflow(), tasks=[task("", 1), task("", 2)], answer="4")
 
 
+@pytest.mark.slow
 def test_after_200_cancelled_episodes_no_process_socket_or_folder_is_left(nothing_left: None) -> None:
     draw = random.Random(0)
     kinds = ("", "hangs", "holds on", "is not valid")
@@ -209,15 +210,15 @@ def test_what_an_environment_asks_a_model_for_its_reward_is_answered_by_a_frozen
 def test_a_judge_that_is_trained_is_refused(folder: Path) -> None:
     workflow = {"type": "library", "judge": "main"}
     (episode, *_) = check(folder, "asks a judge", [{"say": "4"}], targets={"main": {}}, workflow=workflow)
-    assert episode.failure == "workflow:judge" and "no target with a frozen_model" in episode.error
+    assert episode.failure == "workflow:judge" and "not a target with a frozen_model" in episode.error
 
 
 @pytest.mark.parametrize(
     "fields, said",
     [
         (
-            {"python": "/nowhere/python"},
-            "/nowhere/python: No such file.*Name the Python of an environment in which inspect",
+            {"venv": "/nowhere"},
+            "/nowhere/bin/python: No such file.*Name the folder of an environment in which inspect",
         ),
         (
             {"options": {"task": "nowhere:f"}},
@@ -228,7 +229,7 @@ def test_a_judge_that_is_trained_is_refused(folder: Path) -> None:
 def test_an_environment_that_cannot_be_opened_is_said_in_one_line(
     fields: dict[str, Any], said: str, nothing_left: None
 ) -> None:
-    given = {"library": "inspect", "python": sys.executable, "options": {"task": "a:b"}, **fields}
+    given = {"library": "inspect", "venv": sys.prefix, "options": {"task": "a:b"}, **fields}
     with pytest.raises(ConfigError, match=said) as caught:
         list(LibraryTasks(**given).tasks())
     assert "\n" not in str(caught.value)

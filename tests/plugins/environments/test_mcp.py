@@ -143,6 +143,7 @@ def test_an_agent_of_ones_own_opens_the_tools_itself(sums: Path) -> None:
     assert asyncio.run(agent()) == (["add"], "4")
 
 
+@pytest.mark.slow
 def test_after_cancelled_episodes_no_server_is_left(sums: Path) -> None:
     draw = random.Random(0)
     workflow = ChatWorkflow(tools={"command": [sys.executable, str(sums)]})  # type: ignore[arg-type]

@@ -104,7 +104,7 @@ def test_after_200_cancelled_episodes_no_process_and_no_socket_is_left(tmp_path:
     world, draw = World("echo", tmp_path), random.Random(0)
     about = {
         "library": "openenv",
-        "python": PYTHON,
+        "venv": str(Path(PYTHON).parents[1]),
         "options": {"app": world.app},
         "variables": world.variables,
     }
