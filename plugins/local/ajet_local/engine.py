@@ -28,12 +28,13 @@ from ajet_local.modeling import with_cache
 from ajet_local.scheduler import Scheduler
 from ajet_local.sight import Sight, check_sight, places, vision_of_model
 from ajet_lora.adapters import Adapters
+from ajet_trees.head import predict
 
 log = logging.getLogger("ajet")
 
 _KINDS = {"full_attention", "sliding_attention"}
 SCORED_TOGETHER = 1024
-"""Scoring computes the logits of this many tokens at a time."""
+"""Scoring computes this many tokens at a time."""
 BURST = 0.003
 """Maximum seconds between the requests of a burst: about one forward pass, so an idle engine never loses more by
 waiting for the next request than by a pass without it."""
@@ -178,7 +179,7 @@ class LocalEngine:
         if not 0 < len(ids) <= self.context_length:
             raise ValueError(f"cannot score {len(ids)} tokens: the engine accepts 1 to {self.context_length}")
         self._adapters.activate(adapter)
-        tokens = torch.as_tensor(np.maximum(ids, 0), dtype=torch.long, device=self.model.device)[None]
+        tokens = torch.as_tensor(np.maximum(ids, 0), dtype=torch.long, device=self.model.device)
         inputs = self._inputs(ids, images)
         cache = DynamicCache(config=self.model.config)
         scored = [np.array([np.nan], dtype=np.float32)]
@@ -190,13 +191,14 @@ class LocalEngine:
                 }
                 if "inputs_embeds" in inputs:
                     part["inputs_embeds"] = inputs["inputs_embeds"][:, begin:end]
-                logits = self.model(**part, **with_cache(self.model, cache)).logits[0].float()
-                logprobs = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
-                targets = tokens[0, begin + 1 : end + 1, None]
-                scored.append(logprobs.gather(1, targets)[:, 0].cpu().numpy())
-        found = np.concatenate(scored)
-        found[ids < 0] = np.nan
-        return found
+                found = predict(self.model, **part, **with_cache(self.model, cache))[0]
+                targets = tokens[begin + 1 : end + 1]
+                temperatures = torch.full_like(targets, temperature or 1.0, dtype=torch.float32)
+                logprobs, _ = found.logprobs(targets, temperatures)
+                scored.append(logprobs.float().cpu().numpy())
+        whole = np.concatenate(scored)
+        whole[ids < 0] = np.nan
+        return whole
 
     @torch.no_grad()
     def _inputs(self, ids: Int32, images: Sequence[Image]) -> dict[str, torch.Tensor]:
