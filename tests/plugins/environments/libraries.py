@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,8 @@ import yaml
 
 from ajet import load_run
 from ajet.cli import run_program
+from ajet.interfaces.progress import Silent
+from ajet.job.models import model_source
 from tests.patience import PATIENCE
 
 PYTHON = os.environ.get("AJET_LIBRARY_PYTHON", "")
@@ -89,7 +92,11 @@ class Job:
         return sorted(load_run(folder).episodes(), key=lambda episode: episode.task)
 
     def train(self, **sections: Any) -> Any:
-        """The run of two steps of training the starter."""
+        """The run of two steps of training the starter, whose context is made long enough for what these libraries say."""
+        model = Path(shutil.copytree(model_source("starter", 0, Silent()), self.folder / "starter"))
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 4096}))
+        sections.setdefault("model", str(model))
         train = {"steps": 2, "batch_size": 1, "learning_rate": 1e-4}
         rollout = {"group_size": 2, "sampling": {"max_tokens": 24}}
         before = set(self.folder.glob("runs/*"))

@@ -89,7 +89,8 @@ def test_a_grader_is_a_frozen_target_and_its_answers_are_not_trained(
         [{"say": "I forward it."}], 1, workflow={"type": "library", "judge": "grader"}, targets=targets
     )
     assert episode.failure is None and episode.calls > 1 and len(episode.timelines) == 1
-    assert "I forward it." in str(episode.messages) and "judgment" not in str(episode.messages)
+    (timeline,) = episode.timelines
+    assert "I forward it." in timeline.text and "judgment" not in timeline.text
     (alone,) = job.check([{"say": "I forward it."}], 1)
     assert alone.failure == "workflow:environment" and "\n" not in alone.error
 

@@ -26,7 +26,6 @@ from nemo_gym.server_utils import (
     SimpleServer,
     get_response_json,
     is_global_aiohttp_client_setup,
-    raise_for_status,
     set_global_aiohttp_client,
 )
 from omegaconf import OmegaConf
@@ -69,7 +68,8 @@ class Library:
         async with AsyncExitStack() as stack:
             client = await self._open(stack, model, judge)
             answer = await client.post(self._agent, "/run", json=self._rows[index])
-            await raise_for_status(answer)
+            if not answer.ok:
+                raise RuntimeError(f"its agent: {(await answer.text())[-1000:]}")
             found = await get_response_json(answer)
         if found.get("mask_sample"):
             return {
@@ -118,7 +118,9 @@ class Library:
                 sys.path.append(folder)
             made = _class(f"{kind}.{which}.app")
             config = made.model_fields["config"].annotation.model_validate(settings)
-            app = made(config=config, server_client=client).setup_webserver()
+            opened = made(config=config, server_client=client)
+            app = opened.setup_webserver()
+            opened.setup_exception_middleware(app)  # it tells what went wrong
             await _serve(stack, app, listening[name])
         return client
 
