@@ -34,8 +34,11 @@ BETA, PASSES, GENTLE_RATE = 0.5, 4, 3e-4
 """Of ``dpo-file``: at the rate of the other algorithms, both answers of a pair become less likely."""
 VALIDATIONS = 12
 """Episodes per task in a validation."""
-SETTINGS: dict[str, dict[str, Any]] = {"distillation": {"train.reference": "teacher"}}
-"""Settings that an algorithm requires besides its name."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "distillation": {"train.reference": "teacher"},
+    "sdpo": {"train.algorithm": {"type": "sdpo", "solution": 1.0}},
+}
+"""Settings that an algorithm requires besides its name. The judge says nothing in words: ``sdpo`` has the right answers of siblings."""
 
 
 def main() -> None:

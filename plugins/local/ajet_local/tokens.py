@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from ajet.backbones import Float32, LossTokens, Need, Sample, pair_numbers
 from ajet_local.critic import ValueHead
+from ajet_trees.cost import LOGITS
 from ajet_trees.head import Predictions, Support
 
 LIKELIEST = 100
@@ -22,8 +24,9 @@ class TrainedTokens(LossTokens):
     """The N trained tokens of some samples, concatenated sample by sample. All tensors are [N]."""
 
     weights: torch.Tensor
-    whole: torch.Tensor | None = None
-    """float32[N, V]: the logprobs of the whole vocabulary where each token was drawn. Needs "teacher"."""
+    found: Predictions | None = None
+    """The predictions of each token, and their temperatures, float32[N]. They need "teacher"."""
+    temperatures: torch.Tensor | None = None
 
     @classmethod
     def of(
@@ -69,16 +72,32 @@ class TrainedTokens(LossTokens):
             values=None if critic is None else critic(found.states),
             old_values=optional([s.values for s in samples]) if "values" in needs else None,
             returns=optional([s.returns for s in samples]) if "values" in needs else None,
-            whole=found.whole(temperatures) if "teacher" in needs else None,
+            found=found if "teacher" in needs else None,
+            temperatures=temperatures if "teacher" in needs else None,
         )
 
-    def taught(self, teacher: Callable[[], torch.Tensor]) -> Self:
-        """These tokens with the logprobs of student and teacher; ``teacher`` returns its `whole`."""
-        assert self.whole is not None
-        chosen = self.whole.detach().topk(min(LIKELIEST, self.whole.shape[1])).indices
-        return replace(
-            self, student=likeliest(self.whole, chosen), teacher=likeliest(teacher(), chosen), whole=None
-        )
+    def taught(self, teachers: Sequence[tuple[float, Self]]) -> Self:
+        """These tokens with the logprobs of student and teacher. The teacher's are those of ``teachers``, interpolated by their shares
+        and normalised. Distributions over the vocabulary exist for `LOGITS` bytes of tokens at a time, and are computed again in the
+        backward pass."""
+        vocabulary = self.whole(slice(1)).shape[1]
+        size = max(1, LOGITS // (vocabulary * self.new.element_size()))
+        students, targets = [], []
+        for start in range(0, len(self.new), size):
+            part = slice(start, start + size)
+            with torch.no_grad():
+                chosen = self.whole(part).topk(min(LIKELIEST, vocabulary)).indices
+                mixed = sum(share * teacher.whole(part) for share, teacher in teachers)
+                targets.append(likeliest(torch.log_softmax(mixed, dim=-1), chosen))
+            students.append(
+                checkpoint(lambda p, c: likeliest(self.whole(p), c), part, chosen, use_reentrant=False)
+            )
+        return replace(self, student=torch.cat(students), teacher=torch.cat(targets), found=None)
+
+    def whole(self, part: slice) -> torch.Tensor:
+        """float32[n, V]: the logprobs of the whole vocabulary where some of the tokens were drawn."""
+        assert self.found is not None and self.temperatures is not None
+        return self.found[part].whole(self.temperatures[part])
 
     def describe(self, index: int, samples: Sequence[Sample]) -> str:
         """The episode and position of trained token ``index``, for error messages. Raises IndexError."""

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -276,23 +275,15 @@ class LocalTrainer:
             self._activate(active)
 
     @torch.no_grad()
-    def _teacher(self, hinted: MicroBatch, share: float) -> torch.Tensor:
-        """float32[N, V]: the teacher's logprobs. Those of the current weights and of the reference are interpolated and normalised
+    def _teachers(self, hinted: MicroBatch, share: float) -> list[tuple[float, TrainedTokens]]:
+        """What the current weights and those of the reference say of the tokens, with their shares of the teacher
         (arXiv:2601.20802, eq. 10); one without a share is not computed."""
 
-        def whole(network: Any) -> torch.Tensor:
-            logprobs = hinted.tokens(network, {"teacher"}).whole
-            assert logprobs is not None
-            return logprobs
+        def read(network: Any) -> TrainedTokens:
+            return hinted.tokens(network, {"teacher"})
 
-        if share == 0:
-            return self._of_reference(whole)
-        current = whole(self.model)
-        return (
-            current
-            if share == 1
-            else (share * current).add_(self._of_reference(whole), alpha=1 - share).log_softmax(-1)
-        )
+        current = [(share, read(self.model))] if share > 0 else []
+        return current + ([(1 - share, self._of_reference(read))] if share < 1 else [])
 
     def _computing(self) -> AbstractContextManager[None]:
         if self.autocast is None:
@@ -335,9 +326,7 @@ class LocalTrainer:
                 with self._computing():
                     tokens = micro_batch.tokens(self.model, batch.needs, learner.head)
                     if "teacher" in batch.needs:
-                        tokens = tokens.taught(
-                            partial(self._teacher, micro_batch.hinted(), batch.teacher_share)
-                        )
+                        tokens = tokens.taught(self._teachers(micro_batch.hinted(), batch.teacher_share))
                 total = _total_loss(batch.loss, tokens, micro_batch.samples, title)
                 total.backward()
             sums.loss += total.item()

@@ -23,6 +23,7 @@ from ajet_local import tokens  # noqa: E402
 from ajet_local.plan import plan  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
 from ajet_lora.adapters import prepare as with_adapters  # noqa: E402
+from ajet_trees.head import Predictions  # noqa: E402
 
 
 def sample(ids, spans, hint, replaces, temperature=1.0):
@@ -116,6 +117,7 @@ def test_loss_and_gradients_are_those_of_the_papers_formula(
     model, tokenizer, engine, first, monkeypatch, divergence, share, trees
 ):
     monkeypatch.setattr(tokens, "LIKELIEST", 5)
+    monkeypatch.setattr(tokens, "LOGITS", 3 * 4 * len(tokenizer))  # three tokens at a time
     trainer = LocalTrainer(model, tokenizer, engine, reference=first, max_grad_norm=1e9)
     algorithm = SDPO(divergence=divergence, teacher_share=share)
     expected = plain_loss(model, first, algorithm, 5)
@@ -136,6 +138,16 @@ def test_loss_and_gradients_are_those_of_the_papers_formula(
     assert metrics["tokens_trained"] == 7
     for name, gradient in wanted.items():
         torch.testing.assert_close(seen[name], gradient, atol=2e-5, rtol=1e-3)
+
+
+def test_distributions_exist_for_a_few_tokens_at_a_time(model, tokenizer, engine, first, monkeypatch):
+    monkeypatch.setattr(tokens, "LOGITS", 3 * 4 * len(tokenizer))
+    sizes, whole = [], Predictions.whole
+    monkeypatch.setattr(
+        Predictions, "whole", lambda self, t, *more: sizes.append(len(t)) or whole(self, t, *more)
+    )
+    LocalTrainer(model, tokenizer, engine, reference=first).update(batch(SAMPLES, SDPO()))
+    assert max(sizes) == 3
 
 
 def test_the_teacher_reads_the_hint_and_trains_nothing(model, tokenizer, engine, first):
