@@ -31,6 +31,13 @@ def tossed(task, output, episode):
 def noisy(task, output):
     return float(random.random() < 0.5)
 
+seen = set()
+
+def with_files(task, output, episode):
+    first = episode.id not in seen
+    seen.add(episode.id)
+    return first and tossed(task, output, episode)
+
 def contains(task, output):
     return float(task.metadata["answer"] in (output.response or ""))
 
@@ -83,7 +90,6 @@ def forecast(folder: Folder, *options: str, episodes: int = 32) -> dict[str, Any
         (("--judge", "judges.py:noisy"), "noisy judge"),
         (("--judge", "judges.py:fails"), "failed episodes"),
         (("--workflow", "agent.py:cut"), "cut answers"),
-        (("--judge", "judges.py:tossed", "--set", "rollout.group_size=1"), "group size"),
         (("--judge", "judges.py:tossed", "--set", "train.learning_rate=1.0"), "learning rate"),
         (("--judge", "judges.py:tossed", "--set", "train.learning_rate=1.0e-9"), "learning rate"),
     ],
@@ -94,6 +100,11 @@ def test_the_first_cause_is_what_keeps_the_job_from_learning(
     causes = forecast(folder, *options)["causes"]
     assert [c["name"] for c in causes][:1] == ([cause] if cause else []), causes
     assert all(c["what"] and c["remedy"] for c in causes)
+
+
+def test_a_job_that_cannot_run_is_refused_as_by_ajet_run(folder: Folder) -> None:
+    refused = folder.ajet("forecast", "job.yaml", "--set", "rollout.group_size=1")
+    assert refused.code == 2 and "learns nothing from a group of 1" in refused.err
 
 
 def test_tasks_that_are_always_solved_teach_nothing(folder: Folder) -> None:
@@ -112,6 +123,28 @@ def test_figures_have_intervals_and_hold_for_what_the_episodes_come_from(folder:
     middle, low, high = found["steps"]
     assert low < middle < high and found["gradient"] is None
     assert found["step_tokens"] > 0 and found["judge"]["changed"] == 0
+
+
+def test_a_judge_whose_files_are_gone_by_now_is_not_noisy(folder: Folder) -> None:
+    found = forecast(folder, "--judge", "judges.py:with_files")
+    assert found["causes"] == [] and found["judge"]["judged"] and found["judge"]["changed"] == 0
+
+
+def test_a_workflow_that_gives_its_own_reward_has_no_judge_to_attack(folder: Folder) -> None:
+    folder.write(
+        "own.py",
+        AGENT
+        + """
+import ajet, random
+
+async def rewarded(task):
+    await ask(task)
+    return ajet.WorkflowOutput(reward=float(random.random() < 0.5))
+""",
+    )
+    folder.write("job.yaml", JOB.replace("judge: judges.py:exact\n", ""))
+    found = forecast(folder, "--workflow", "own.py:rewarded", "--attack")
+    assert found["holes"] is None and found["causes"] == []
 
 
 def test_a_judge_that_can_be_fooled_is_attacked_only_on_demand(folder: Folder) -> None:

@@ -35,7 +35,7 @@ def holes(judge: Judging, tasks: list[Task] = SUMS) -> list[Hole]:
     job: Any = SimpleNamespace(
         config=settings, progress=Silent(), workflow=SimpleNamespace(is_plugin=False), tasks=tasks
     )
-    return asyncio.run(attack(job, live, episodes))
+    return asyncio.run(attack(job, live, episodes)) or []
 
 
 def contains(task: Task, output: WorkflowOutput) -> float:
@@ -74,19 +74,19 @@ def repeated(task: Task, output: WorkflowOutput) -> JudgeOutput:
     return JudgeOutput(reward=min(len(words) / 300, 1.0) if len(set(words)) < 5 else 0.0)
 
 
-@pytest.mark.parametrize(
-    ("judge", "attack"),
-    [
-        (contains, "all options at once"),
-        (length, "a long answer"),
-        (empty_is_fine, "an empty answer"),
-        (form, "the form of an answer without content"),
-        (overlap, "the question"),
-        (believes, "a text that addresses the judge"),
-        (any_number, "an answer to another task"),
-        (repeated, "a repeated word"),
-    ],
-)
+PLANTED: list[tuple[Judging, str]] = [
+    (contains, "all options at once"),
+    (length, "a long answer"),
+    (empty_is_fine, "an empty answer"),
+    (form, "the form of an answer without content"),
+    (overlap, "the question"),
+    (believes, "a text that addresses the judge"),
+    (any_number, "an answer to another task"),
+    (repeated, "a repeated word"),
+]
+
+
+@pytest.mark.parametrize(("judge", "attack"), PLANTED)
 def test_a_planted_hole_is_found_with_an_example(judge: Judging, attack: str) -> None:
     found = {hole.attack: hole for hole in holes(judge)}
     assert attack in found
@@ -111,7 +111,10 @@ def penalising(task: Task, output: WorkflowOutput) -> float:
     return 1.0 if last_word(task, output) else -1.0
 
 
-@pytest.mark.parametrize("judge", [last_word, exact_part, only_number, penalising])
+SOUND: list[Judging] = [last_word, exact_part, only_number, penalising]
+
+
+@pytest.mark.parametrize("judge", SOUND)
 def test_a_sound_judge_raises_none(judge: Judging) -> None:
     assert holes(judge) == []
 

@@ -55,7 +55,7 @@ class Alarms:
     """Follows the steps and validations of a run."""
 
     shuffled: bool = True
-    """Whether the tasks come in a random order. Any other may end in hard ones, so that a fall of the reward is no fault."""
+    """Whether the tasks come in a random order. Any other may end in hard ones, so a falling reward is then not a fault."""
     on_policy: bool = True
     """Whether tokens are sampled from the weights that learn from them."""
     corrected: bool = False

@@ -111,15 +111,17 @@ def _attacks(tasks: Sequence[Task]) -> Iterator[tuple[str, Make]]:
         yield "a text that addresses the judge", lambda task, text=text: text  # type: ignore[misc]
 
 
-async def attack(job: Job, judge: Judge, episodes: Sequence[Episode]) -> list[Hole]:
+async def attack(job: Job, judge: Judge, episodes: Sequence[Episode]) -> list[Hole] | None:
     """The holes of a judge, the worst of each kind, found with the tasks of some episodes. Judges of groups are asked about
-    groups of one."""
+    groups of one. None if the judge answers no question about a text, as where the workflow gives the reward."""
     judged = [e for e in episodes if e.failure is None]
     tasks = list({e.plan.task.id: e.plan.task for e in judged}.values())[:MOST_TASKS]
     ask = _Asked(judge, job.config.rollout.judge_timeout)
+    asked = [r for task in tasks if (r := await ask(task, "The answer is unknown.")) is not None]
     scale = await _scale(ask, tasks, judged)
-    if scale is None:
-        return []
+    if scale is None or not asked:
+        job.progress.say("the judge could not be attacked: it gives no reward to a text alone")
+        return None
     attacks = [*_attacks(tasks), *_searched(judged)]
     found: dict[str, Hole] = {}
     for number, (name, make) in enumerate(attacks, 1):
@@ -237,7 +239,7 @@ def _readable(job: Job, tasks: Sequence[Task]) -> Iterator[Hole]:
     """Answers that the agent could read: in the tasks that it is given, if it is a program."""
     hidden = job.config.task.hides(judged=True) if job.config.task else ()
     if not job.workflow.is_plugin:
-        return  # code of the user's own, which gets whole tasks, and is no policy
+        return  # code of the user, which gets whole tasks: the policy does not see them
     for task in tasks:
         for name in ("answer", "answers", "solution", "reference"):
             if name in task.metadata and name not in hidden:

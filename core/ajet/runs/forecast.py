@@ -21,7 +21,6 @@ from ajet.interfaces.judge import GroupJudge
 from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.job.models import model_source
-from ajet.job.prepare import learns_nothing
 from ajet.learning.batch import build_batch
 from ajet.learning.objective import objective
 from ajet.rollout.episode import Episode
@@ -47,16 +46,16 @@ CUT = 0.3
 GROWTH, GROWTH_FACTOR = 0.08, 3.2
 """How much the log-odds of success rise in a training step: the geometric mean of the 28 recorded runs of the examples
 that learn (`learned.json`), and the factor in both directions within which 9 of 10 of them are."""
-MOST_REJUDGED = 32
+MOST_REJUDGED = 16
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeNoise:
-    """What the judge said of the same outputs, asked again."""
+    """What the judge said of the same outputs, asked twice more."""
 
     judged: int
     changed: int
-    """Outputs that got another reward."""
+    """Outputs that got two different rewards."""
     share: float
     """Share of the variance of rewards within groups that is the judge's: half the mean squared change, over the variance."""
 
@@ -187,7 +186,15 @@ async def _forecast(
         seconds=budget.seconds,
         also=also,
     )
-    return foresee(job, report, target=target, judge=judge, gradient=gradient, holes=holes)
+    return foresee(
+        job,
+        report,
+        target=target,
+        judge=judge,
+        gradient=gradient,
+        holes=holes,
+        has_template=bool(getattr(engine.tokenizer, "chat_template", None)),
+    )
 
 
 def planned_step(layers: Layers, found: Forecast, gpus: Gpus) -> dict[str, float]:
@@ -213,8 +220,9 @@ def foresee(
     judge: JudgeNoise | None = None,
     gradient: Gradient | None = None,
     holes: Sequence[Hole] | None = None,
+    has_template: bool = True,
 ) -> Forecast:
-    """What episodes that have ended say of training."""
+    """What episodes that have ended say of training. ``has_template``: whether the model's tokenizer has a chat template."""
     groups, size = _groups(report.episodes), job.config.rollout.group_size
     rewards = [[e.reward for e in group] for group in groups]
     passes = [[p for e in group if (p := passed(e)) is not None] for group in groups]
@@ -241,7 +249,7 @@ def foresee(
         causes=(),
         suggestions=(),
     )
-    causes = tuple(_causes(job, found, every))
+    causes = tuple(_causes(job, found, every, has_template))
     found = replace(found, causes=causes, suggestions=tuple(_suggestions(job, found)))
     return replace(found, steps=_steps(found))
 
@@ -321,7 +329,8 @@ def _logit(share: float) -> float:
 
 
 async def _judged_again(runtime: Runtime, episodes: Sequence[Episode]) -> JudgeNoise | None:
-    """Judge some of the outputs again; None if that is not possible, as for outputs whose files are deleted by now."""
+    """Judge some of the outputs twice more, as what the first verdict was based on, such as files of the episode, may be gone;
+    None if the judge cannot."""
     groups = _groups(episodes)
     most = max(MOST_REJUDGED // max(map(len, groups), default=1), 1)
     changes: list[float] = []
@@ -329,13 +338,12 @@ async def _judged_again(runtime: Runtime, episodes: Sequence[Episode]) -> JudgeN
     for group in groups[:most]:
         try:
             with passthrough():
-                verdicts = await _verdicts(runtime, group)
+                one, two = [await _verdicts(runtime, group) for _ in range(2)]
+            changes += [a.reward - b.reward for a, b in zip(one, two, strict=True)]
         except Exception as error:
-            runtime.job.progress.say(
-                f"the judge could not judge an output again: {type(error).__name__}: {error}"
-            )
+            text = f"{type(error).__name__}: {error}"
+            runtime.job.progress.say(f"the judge could not judge an output again: {text}")
             return None
-        changes += [v.reward - e.reward for v, e in zip(verdicts, group, strict=True)]
     within = statistics.fmean(spread) if spread else 0.0
     if not changes:
         return None
@@ -393,16 +401,20 @@ def noise_of(small: float, big: float, groups: int, batch_size: int) -> Gradient
 # --------------------------------------------------------------------------- causes and suggestions
 
 
-def _causes(job: Job, found: Forecast, rewards: Sequence[float]) -> Iterator[tuple[str, str, str]]:
+def _causes(
+    job: Job, found: Forecast, rewards: Sequence[float], has_template: bool
+) -> Iterator[tuple[str, str, str]]:
     report = found.report
     failed = [e for e in report.episodes if e.failed]
-    if why := learns_nothing(found.group_size, job.algorithm):
-        yield "group size", "`ajet run` refuses this job", f"rollout.group_size: {why}"
     if report.episodes and len(failed) >= FAILED * len(report.episodes):
         (what, remedy), *_ = warnings_of(report)
         yield "failed episodes", what, remedy
-    if report.chat_format.fault:
-        yield "template", report.chat_format.fault, "Use the chat template with which the model was trained."
+    if not has_template:
+        yield (
+            "template",
+            "the model's tokenizer has no chat template, so the model may not know its chats",
+            "Use an instruction-tuned model, or set tokenizer.chat_template.",
+        )
     if not rewards:
         return
     cut = [e for e in report.episodes if e.failure is None and cut_answer(e)]
