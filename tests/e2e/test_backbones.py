@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ajet.interfaces.backbone import Capabilities, RunResult
@@ -23,6 +27,33 @@ SECTIONS: dict[str, dict[str, Any]] = {"local": {"threads": 1}, "debug": {"tasks
 @thinned
 def test_the_backbone(check_backbone: Any, name: str, tiny_model: Path, tmp_path: Path) -> None:
     check_backbone(name, model=str(tiny_model), folder=tmp_path, section=SECTIONS[name])
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0.6, "top_k": 40}, {"min_p": 0.95}])
+def test_a_run_trains_the_probabilities_that_truncated_sampling_had(
+    tiny_model: Path, tmp_path: Path, cut: dict[str, float]
+) -> None:
+    """Those of the trainer differ from the engine's by rounding in its first mini-batch; without the kept tokens, by their share."""
+    subject = BackboneSubject("local", str(tiny_model), tmp_path, SECTIONS["local"])
+    keys = {f"rollout.sampling.{name}": value for name, value in cut.items()}
+    found = []
+    for allowed in (False, True):
+        run = subject.run({**keys, "rollout.sampling.allow_truncated": allowed, "train.steps": 1})
+        lines = map(json.loads, (run.run_dir / "episodes.jsonl").read_text().splitlines())
+        found += [(metrics_of(run)["logprob_diff_max"], mean_logprob(lines))]
+    (exact, over_kept), (plain, over_all) = found
+    assert exact < 1e-4 and plain < 1e-4
+    assert over_kept > over_all + 0.01
+
+
+def metrics_of(run: RunResult) -> dict[str, float]:
+    lines = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
+    return next(line for line in lines if line["type"] == "train")
+
+
+def mean_logprob(lines: Iterable[dict[str, Any]]) -> float:
+    packed = [call["tokens"]["logprobs"] for line in lines for call in line["calls"]]
+    return float(np.concatenate([np.frombuffer(base64.b64decode(p), "<f4") for p in packed]).mean())
 
 
 class Faulty(Backbone):

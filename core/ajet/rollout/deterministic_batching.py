@@ -71,7 +71,8 @@ class DeterministicBatching:
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
         """See `Engine.stream`. Yields one delta with the whole answer, so that streaming changes no batch."""
         whole = await self.generate(request)
-        yield GenerationDelta(whole.token_ids, whole.logprobs, whole.weight_versions, whole.finish_reason)
+        arrays = whole.token_ids, whole.logprobs, whole.weight_versions
+        yield GenerationDelta(*arrays, whole.finish_reason, whole.kept)
 
     def waited(self, episode: str) -> float:
         """Seconds that an episode has waited for its rounds. Its deadline must not count them: other episodes may
