@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ajet.reports.credit import run_credit
@@ -123,6 +125,15 @@ def recorded(folder: Path, step: int) -> dict[tuple[str, int], float]:
     }
 
 
+def _with(record: bytes, about: bytes) -> bytes:
+    """A record that says something else of itself."""
+    with np.load(io.BytesIO(record)) as arrays:
+        kept = {name: arrays[name] for name in arrays.files if name != "about"}
+    file = io.BytesIO()
+    np.savez(file, about=np.frombuffer(about, np.uint8), **kept)
+    return file.getvalue()
+
+
 def test_of_a_run_with_forks_the_advantages_are_those_that_were_trained(runs: Runs) -> None:  # noqa: F811
     folder = runs.run(steady, by_member, varied, rollout=FORKED, credit="tree", steps=1)
     wanted = recorded(folder, 1)
@@ -169,8 +180,15 @@ def test_show_draws_the_tree_of_a_plain_group_too(runs: Runs) -> None:  # noqa: 
 def test_without_a_record_the_tree_has_no_advantages_and_says_so(runs: Runs) -> None:  # noqa: F811
     folder = runs.run(steps=1)
     path = batch_file(folder, 1)
-    path.write_bytes(path.read_bytes()[:50])
-    assert trained_advantages(folder, 1) is None
+    whole = path.read_bytes()
+    for data in (
+        whole[:50],
+        b"",
+        _with(whole, b"[" * 10**5),
+        _with(whole, b'{"samples": [{"spans": [[1, 2, Infinity]]}]}'),
+    ):
+        path.write_bytes(data)
+        assert trained_advantages(folder, 1) is None
     found = report(folder, read_run(folder).entries[0].id)
     assert found.tree and not found.tree.is_recorded
     assert {s.advantage for node in found.tree.nodes for s in node.stretches} == {None}

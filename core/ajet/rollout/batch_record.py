@@ -123,18 +123,13 @@ def trained_advantages(run_dir: Path, step: int) -> dict[tuple[str, int], float]
         found, at = {}, 0
         for sample in about["samples"]:
             for start, end, call, *_ in sample["spans"]:
-                found[str(sample["episode"]), int(call)] = float(advantages[at + start : at + end].mean())
+                tokens = advantages[at + start : at + end]
+                if len(tokens) and np.isfinite(tokens).all():
+                    found[str(sample["episode"]), int(call)] = float(tokens.mean())
             at += sample["length"]
-    except (
-        OSError,
-        EOFError,
-        LookupError,
-        TypeError,
-        ValueError,
-        NotImplementedError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ):
+    except (OSError, EOFError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError):
+        return None
+    except (zipfile.BadZipFile, zlib.error):
         return None
     return found
 
