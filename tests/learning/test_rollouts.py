@@ -323,6 +323,29 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path, settings: Any, messag
         job(tmp_path, **settings)
 
 
+@pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}])
+def test_a_backbone_that_does_not_know_the_kept_tokens_refuses_truncated_sampling(
+    tmp_path: Path, cut: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`allow_truncated` accepts wrong ratios, but no parameter that the engine does not have."""
+    from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities
+    from ajet_local import Local
+
+    ((name, value),) = cut.items()
+    keys = {f"rollout.sampling.{name}": value}
+    assert job(tmp_path, **keys)
+    monkeypatch.setattr(Local, "capabilities", Capabilities(deterministic=True, keys=OPTIONAL_KEYS))
+    said = rf"rollout\.sampling: {name}={value}: the backbone 'local' does not"
+    with pytest.raises(ConfigError, match=said):
+        job(tmp_path, **keys)
+    allowed = {**keys, "rollout.sampling.allow_truncated": True}
+    if name != "min_p":
+        assert job(tmp_path, **allowed)
+    else:
+        with pytest.raises(ConfigError, match="min_p"):
+            job(tmp_path, **allowed)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -158,6 +158,7 @@ class VLLMEngine:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
+            min_p=sampling.min_p,
             seed=sampling.seed,
             max_tokens=limit,
             stop=stop,

@@ -143,6 +143,7 @@ def test_vllms_cpu_build_has_no_sleep_mode_of_its_own(checkpoints: list[Path]) -
         ({"targets.policy.lora.rank": 4, "backbone.local.quantize": "4bit"}, "do not have the 4 bits"),
         ({"train.asynchronous": True}, "sleeps during updates"),
         ({"run.deterministic": True}, "do not repeat bit for bit"),
+        ({"rollout.sampling.top_p": 0.9}, "does not say which tokens rollout.sampling keeps"),
     ],
 )
 def test_jobs_that_vllm_cannot_sample_for_are_refused(
