@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -149,7 +149,7 @@ class OpenRun:
         def read(path: Path) -> Credit:
             job, own = _without_own_code(self.job()[0])
             credit = run_credit(Run(self.dir, job, (), ()))
-            return Credit(credit.algorithm, credit.selection, (*credit.notes, *own))
+            return replace(credit, notes=(*credit.notes, *own))
 
         return self._kept(f"credit of {JOB}", read, JOB) or read(self.dir / JOB)
 

@@ -74,6 +74,12 @@ def test_of_a_damaged_record_the_advantages_are_unknown(own: runs.Studio, folder
     assert {s["advantage"] for node in found["nodes"] for s in node["stretches"]} == {None}
 
 
+def test_with_a_critic_the_record_has_no_advantages(own: runs.Studio, folder: Path, forked: str) -> None:
+    (folder / forked / "job.yaml").write_text('{"train": {"algorithm": {"type": "ppo"}, "filters": []}}')
+    task = own.get("episodes", run=forked)["rows"][0]["task"]
+    assert not own.get("grouptree", run=forked, phase="train", step=1, task=task)["recorded"]
+
+
 def test_a_large_tree_is_cut_and_a_missing_group_is_refused(
     own: runs.Studio, forked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
