@@ -52,6 +52,29 @@ def test_tool_loops_broken_histories_several_answers_and_agents_are_explained(ru
     assert found.calls == 2 * 4 * 7 and found.notes == [] and found.unused == {}
 
 
+def test_text_after_a_call_stays_where_it_was_sampled(runs: Runs) -> None:
+    """The template writes it before the call, and the last answer of a chat otherwise than those before it."""
+
+    async def looped(task: Task) -> str:
+        messages: list[Any] = [{"role": "user", "content": task.query}]
+        for _ in range(3):
+            messages.append(await ask(messages, tools=[TOOL]))
+            messages.append({"role": "tool", "tool_call_id": messages[-1].tool_calls[0].id, "content": "7"})
+        return ""
+
+    def talks(request: Any, prompt: str) -> str:
+        return (
+            f'<tool_call>\n{{"name": "add", "arguments": {{"a": {len(prompt) % 7}}}}}\n</tool_call>\nand more'
+        )
+
+    folder = runs.run(looped, answers=talks, steps=1)
+    found = audited(folder)
+    assert good(found) == {} and found.calls == 12
+    journal = folder / "episodes.jsonl"
+    journal.write_text(journal.read_text().replace('"content": "7"', '"content": "8"'))
+    assert len(audited(folder).faults) == 8, "the prompts that continue an answer"
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda x: x.name)
 def test_advantages_and_weights_are_those_of_each_algorithm(runs: Runs, algorithm: Any) -> None:
     found = audited(runs.run(algorithm=algorithm, steps=1, mini_batches=2, rollout={"group_size": 4}))

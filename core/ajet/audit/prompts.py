@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from ajet.audit.journal import Call, Episode
 
 Message = dict[str, Any]
+_NEXT: Message = {"role": "user", "content": ""}
 
 
 class Prompts:
@@ -102,9 +103,21 @@ class Prompts:
         ):
             return False
         # Between them is the answer as the template writes it, and nothing else.
-        answer = text[len(before) : len(text) - len(after)]
-        alone = self._write(whole, tools, form, add_generation_prompt=False) or ""
-        return (before + answer) == alone[: len(before + answer)]
+        until_after = text[: len(text) - len(after)]
+        return len(until_after) >= len(before) and any(
+            alone.startswith(until_after) for alone in self._alone(whole, tools, form)
+        )
+
+    def _alone(self, whole: Sequence[Message], tools: Sequence[Any], form: Form) -> Iterator[str]:
+        """What the template writes for a chat that ends with an answer, and for the same chat in a longer one: Qwen3's writes
+        empty thoughts into the last answer only."""
+        last, once, twice = (
+            self._write([*whole, *[_NEXT] * more], tools, form, add_generation_prompt=False)
+            for more in range(3)
+        )
+        yield last or ""
+        if once and twice:
+            yield once[: 2 * len(once) - len(twice)]
 
     def _of_text(self, call: Call, prompt: Any) -> str:
         """A call without messages continues text or token ids."""
