@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agent import SYSTEM, TOOL
-from repairs import WORDS, draw
+from repairs import MODULES, WORDS, draw
 
 from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
@@ -84,7 +84,7 @@ def careless(rng: random.Random) -> Transcript:
 def echo(rng: random.Random) -> Transcript:
     """Practice in copying names, numbers and commands."""
     repair = draw(rng)
-    words = " ".join(rng.choice([*WORDS, str(rng.randrange(10))]) for _ in range(8))
+    words = " ".join(rng.choice([*WORDS, *MODULES, str(rng.randrange(10))]) for _ in range(8))
     text = rng.choice(["sed -i 's/{1}/{2}/' {0}".format(*repair.fix), words, words])
     messages = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
     return Transcript(messages, tasks=(repair.id,))
@@ -105,6 +105,6 @@ class Programmer(TinyRecipe):
         """Copying, careful repairs, habits."""
         return (
             Phase("copy", 300, 2e-3, echo, 2),
-            Phase("repairs", 180, 2e-3, echo, 8, careful, batch_size=16),
+            Phase("repairs", 240, 2e-3, echo, 8, careful, batch_size=16),
             Phase("habits", 50, 1e-3, careful, 4, careless, batch_size=16),
         )

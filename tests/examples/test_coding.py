@@ -160,11 +160,3 @@ def test_an_agent_that_never_answers_ends_after_its_turns(
     turns = example("agent").TURNS
     work(httpserver, ["true"] * (turns + 5), "q", tmp_path)
     assert len(httpserver.log) == turns
-
-
-@with_walls
-@pytest.mark.slow
-@pytest.mark.models(f"{EXAMPLE}/recipe.py:Programmer")
-def test_the_agent_learns(tmp_path: Path) -> None:
-    """More than 0.15 and three standard errors on held-out repositories, as `examples/learn.py` requires."""
-    subprocess.run([sys.executable, EXAMPLE.parent / "learn.py", "coding"], cwd=tmp_path, check=True)
