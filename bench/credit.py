@@ -169,7 +169,7 @@ def correlation(run_dir: Path) -> float:
         calls = {call.number: place for place, call in enumerate(episode.record.calls)}
         for start, _, number, *_ in row.spans:
             question, call = questions(**given)[calls[number]], episode.record.calls[calls[number]]
-            wanted, reward = best(given["sign"], question)
+            wanted, reward = best(question)
             reward /= given["rooms"] if question.startswith("Room") else 1
             chance = model.probability(call.prompt.ids().tolist(), spelled[wanted]) if wanted else 0.0
             pairs.append((float(row.advantages[start]), reward * ((said(call) == wanted) - chance)))

@@ -23,7 +23,7 @@ async def run(task: Task) -> WorkflowOutput:
         answer = await CLIENT.post(URL, json={"model": "m", "messages": messages})
         said = answer.json()["choices"][0]["message"]["content"] or ""
         messages.append({"role": "assistant", "content": said})
-        wanted, reward = best(task.metadata["sign"], question)
+        wanted, reward = best(question)
         share = 1 / task.metadata["rooms"] if question.startswith("Room") else 1.0
         total += reward * share * (said.strip() == wanted)
     return WorkflowOutput(reward=total, is_success=total > 0.5)

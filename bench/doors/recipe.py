@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from house import DOORS, NOTE, SIGNS, SYSTEM, WAYS, questions
+from house import DOORS, NOTE, SYSTEM, WAYS, WORDS, questions
 
 from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
@@ -15,10 +15,10 @@ from ajet_local.starter.transcripts import Transcript
 
 def visit(rng: random.Random) -> Transcript:
     """A visit with random answers."""
-    asked = questions(rng.choice(SIGNS), rng.randrange(10, 1000), 7, notes=rng.random() < 0.5)
+    asked = questions(rng.randrange(10, 10_000), 7, notes=rng.random() < 0.5)
     messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
     for question in asked:
-        words = rng.choices(SIGNS, k=NOTE) if question.endswith("note.") else [rng.choice(WAYS)]
+        words = rng.choices(WORDS, k=NOTE) if question.endswith("note.") else [rng.choice(WAYS)]
         said = rng.choice(DOORS) if question.endswith("door?") else " ".join(words)
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": said}]
     return Transcript(messages)
