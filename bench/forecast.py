@@ -109,9 +109,11 @@ class Known:
 
     def measure(self, small: bool) -> dict[str, Any]:
         """All figures of the last line."""
-        named = {fate: self.name(fate) for fate in FAULTS}
+        named = {}
+        for fate in FAULTS:
+            named[fate] = self.name(fate)
+            print(f"{fate}: {named[fate] or 'nothing'}", flush=True)
         right = [fate for fate, (_, names) in FAULTS.items() if self.is_right(named[fate], names)]
-        print(named, flush=True)
         false, share, steps = self.healthy(2 if small else 10)
         held, checks = self.intervals(2 if small else 10)
         return {

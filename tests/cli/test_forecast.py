@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ajet.interfaces.progress import Silent
+from ajet.runs.forecast import learning_rates, noise_of
 from tests.tiny import save_tiny_model
 from tests.tokenizers import thinker
 
@@ -121,8 +125,38 @@ def test_figures_have_intervals_and_hold_for_what_the_episodes_come_from(folder:
             estimate, low, high = found[name][size]
             assert low <= estimate <= high and low <= value <= high
     middle, low, high = found["steps"]
-    assert low < middle < high and found["gradient"] is None
+    start = found["pass_at"]["1"][0]
+    assert middle == pytest.approx((math.log(4) - math.log(start / (1 - start))) / 0.08), (
+        "log-odds, 0.08 a step"
+    )
+    assert (low, high) == pytest.approx((middle / 3.2, middle * 3.2)) and found["gradient"] is None
     assert found["step_tokens"] > 0 and found["judge"]["changed"] == 0
+
+
+def test_the_noise_of_a_gradient_by_hand() -> None:
+    # Groups with the gradients (3, 1) and (1, 1): mean squared norm (10 + 2) / 2; together (2, 1), whose square is 5.
+    found = noise_of(6.0, 5.0, groups=2, batch_size=8)
+    assert found and found.noise_scale == pytest.approx(2 / 4), (
+        "noise (6 - 5) / (1 - 1/2), signal (2 · 5 - 6) / (2 - 1)"
+    )
+    assert found.signal_to_noise == pytest.approx(4)
+    opposed = noise_of(2.0, 1.0, groups=2, batch_size=8)  # (1, 1) and (1, -1)
+    assert opposed and opposed.noise_scale == math.inf and opposed.signal_to_noise == 0
+    assert noise_of(0.0, 0.0, groups=2, batch_size=8) is None
+
+
+def test_the_range_of_learning_rates_by_hand(folder: Folder) -> None:
+    save_tiny_model(folder.path / "tiny", thinker())  # 32 wide
+    job = SimpleNamespace(
+        model=str(folder.path / "tiny"),
+        config=SimpleNamespace(run=SimpleNamespace(seed=0)),
+        progress=Silent(),
+        targets=[SimpleNamespace(trained=True, lora=None)],
+    )
+    centre = 5e-5 * 62.5**0.775
+    assert learning_rates(job) == pytest.approx((centre / 100, centre * 5))  # type: ignore[arg-type]
+    job.targets[0].lora = object()
+    assert learning_rates(job) == pytest.approx((centre / 10, centre * 50))  # type: ignore[arg-type]
 
 
 def test_a_judge_whose_files_are_gone_by_now_is_not_noisy(folder: Folder) -> None:
