@@ -60,10 +60,11 @@ class McpTools(Settings):
                     ready = True
                     yield Tools(session, [each.model_dump(by_alias=True, mode="json") for each in listed])
             except Exception as error:
+                inner = _innermost(error)  # mcp wraps also what the block raises
                 if ready:
-                    raise
+                    raise inner from None
                 said.seek(0)
-                cause = f"{_innermost(error)} {' '.join(said.read().split())[-300:]}".strip()
+                cause = f"{type(inner).__name__}: {inner} {' '.join(said.read().split())[-300:]}".strip()
                 raise WorkflowFailed(
                     "tools", f"{self.url or self.command[0]}: no MCP session: {cause}"
                 ) from error
@@ -97,7 +98,7 @@ class Tools:
         return "\n".join(part["text"] if part["type"] == "text" else f"[{part['type']}]" for part in parts)
 
 
-def _innermost(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
+def _innermost(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+    return error

@@ -92,17 +92,22 @@ class Job:
         return sorted(load_run(folder).episodes(), key=lambda episode: episode.task)
 
     def train(self, **sections: Any) -> Any:
-        """The run of two steps of training the starter, whose context is made long enough for what these libraries say."""
-        model = Path(shutil.copytree(model_source("starter", 0, Silent()), self.folder / "starter"))
-        config = json.loads((model / "config.json").read_text())
-        (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 4096}))
-        sections.setdefault("model", str(model))
+        """The run of two steps of training the starter."""
+        sections.setdefault("model", long_starter(self.folder))
         train = {"steps": 2, "batch_size": 1, "learning_rate": 1e-4}
         rollout = {"group_size": 2, "sampling": {"max_tokens": 24}}
         before = set(self.folder.glob("runs/*"))
         assert run_program(["run", self.file(train=train, rollout=rollout, **sections)]) == 0
         (folder,) = set(self.folder.glob("runs/*")) - before
         return load_run(folder)
+
+
+def long_starter(folder: Path) -> str:
+    """The starter, with a context for what these libraries and servers say."""
+    model = Path(shutil.copytree(model_source("starter", 0, Silent()), folder / "starter"))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 4096}))
+    return str(model)
 
 
 def assert_trained(found: Any) -> None:

@@ -20,7 +20,7 @@ from ajet import Task, load_run
 from ajet.cli import run_program
 from ajet_environments import ChatWorkflow, McpTools
 from tests.patience import PATIENCE
-from tests.plugins.environments.libraries import PYTHON, assert_trained, needs_library
+from tests.plugins.environments.libraries import PYTHON, assert_trained, long_starter, needs_library
 
 pytestmark = pytest.mark.models("starter")
 pytest.importorskip("mcp")
@@ -209,7 +209,7 @@ def test_the_starter_is_trained_for_two_steps_with_the_tools_of_a_server(
         "task": {"reader": "tasks.jsonl"},
         "workflow": {"type": "chat", "tools": tools},
         "judge": "contains",
-        "model": "starter",
+        "model": long_starter(tmp_path),
         "rollout": {"group_size": 2, "retries": 0, "sampling": {"max_tokens": 24}},
         "train": {"steps": 2, "batch_size": 1},
     }
