@@ -73,5 +73,5 @@ def _named(endpoint: EpisodeEndpoint, name: str) -> dict[str, str]:
 def _output(answer: Mapping[str, Any]) -> WorkflowOutput:
     """What an answer means for its episode. Raises WorkflowFailed if it is not valid."""
     if not answer["ok"]:
-        raise WorkflowFailed("environment", answer["error"])
+        raise WorkflowFailed("environment", " ".join(answer["error"].split()))
     return WorkflowOutput(answer["reward"], answer["response"], metrics=answer["metrics"])

@@ -48,7 +48,7 @@ class Library:
             if self._what == "asks a judge":
                 said = ask(os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"], f"Is {said} right?")
             if self._what == "is not valid":
-                return {"ok": False, "error": "the sandbox has failed"}
+                return {"ok": False, "error": "the sandbox\nhas failed"}
             right = float(str(2 * index) in said)
             return {"ok": True, "reward": right, "metrics": {"right": right}, "response": said, "error": ""}
         finally:
