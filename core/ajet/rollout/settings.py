@@ -107,7 +107,9 @@ class ForkSettings(Settings):
         description="Independent episodes of a group, below group_size; forks get the tokens of the others. Default: half of them.",
     )
     depth: int = Field(
-        1, ge=1, description="Rounds of forks. From the second on, forks are forked too, and `value` knows more."
+        1,
+        ge=1,
+        description="Rounds of forks. From the second on, forks are forked too, and `value` knows more.",
     )
 
 
@@ -133,6 +135,12 @@ class RolloutSettings(Settings):
     judge_timeout: Seconds = Field(
         60.0, description="Maximum time for judging one episode, or one whole group."
     )
+    judge_check_share: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="Share of the episodes that `judge_check` judges, too, chosen by their ids.",
+    )
     retries: int = Field(
         1, ge=0, description="New attempts after a failed one, each with a new workflow instance."
     )
@@ -143,12 +151,6 @@ class RolloutSettings(Settings):
         600.0,
         description="End the run when a call in an async workflow or judge has blocked the event loop for this long; off "
         "under a debugger.",
-    )
-    judge_check_share: float = Field(
-        0.25,
-        gt=0,
-        le=1,
-        description="Share of the episodes that `judge_check` judges, too, chosen by their ids.",
     )
     strict: bool = Field(True, description="Refuse LLM calls that belong to no episode.")
     missed: Literal["report", "refuse"] = Field(

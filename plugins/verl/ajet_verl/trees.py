@@ -161,9 +161,7 @@ class Trees:
         )
         entropy = tu.get_non_tensor_data(micro_batch, "calculate_entropy", default=False)
         fused = self._head is not None
-        tu.assign_non_tensor(
-            row, use_remove_padding=True, calculate_entropy=entropy, use_fused_kernels=fused
-        )
+        tu.assign_non_tensor(row, use_remove_padding=True, calculate_entropy=entropy, use_fused_kernels=fused)
         found = super().prepare_model_outputs(output, args, row, logits_processor_func)  # type: ignore[misc]
         return {name: tree.in_rows(values.values()) for name, values in found.items()}
 
