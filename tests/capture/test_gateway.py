@@ -613,7 +613,7 @@ def test_a_compressed_body_is_read(serve, tokenizer, encoding, pack) -> None:
     [
         ("gzip", gzip.compress(b" " * (64 << 20)), 413, "larger than 1 MiB"),
         ("deflate", zlib.compress(b" " * (64 << 20)), 413, "larger than 1 MiB"),
-        ("gzip", gzip.compress(b"{}")[:-4], 400, "not gzip"),
+        ("gzip", gzip.compress(b"{}", mtime=0)[:-4], 400, "not gzip"),
         ("gzip", b"{}", 400, "not gzip"),
         ("deflate", b"{}", 400, "not deflate"),
         ("br", b"{}", 415, "content-encoding is 'br'"),
