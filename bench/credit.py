@@ -6,7 +6,7 @@ Three tasks are those of the examples. In the others, `bench/doors`, one call de
 `doors` it is the first one, in `doors_after_notes` one that follows a long answer on which nothing depends. `tokens_ratio` is how many
 times fewer sampled tokens the tree needs until its mean reward has nine tenths of the gain of plain groups; where it does not get
 there, `is_bound` says that the ratio is at most this. The correlations, in `doors`, are those of the trained advantages of single
-calls with the true ones, at the untrained model. Last line: one JSON object.
+calls with the true ones, at the untrained model, each call with the weight that it is trained with. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -172,8 +172,11 @@ def correlation(run_dir: Path) -> float:
             wanted, reward = best(question)
             reward /= given["rooms"] if question.startswith("Room") else 1
             chance = model.probability(call.prompt.ids().tolist(), spelled[wanted]) if wanted else 0.0
-            pairs.append((float(row.advantages[start]), reward * ((said(call) == wanted) - chance)))
-    return round(float(np.corrcoef(np.array(pairs).T)[0, 1]), 3)
+            true = reward * ((said(call) == wanted) - chance)
+            pairs.append((float(row.advantages[start]), true, float(row.weights[start])))
+    estimated, exact, weights = np.array(pairs).T
+    spread = np.cov(estimated, exact, aweights=weights)
+    return round(float(spread[0, 1] / np.sqrt(spread[0, 0] * spread[1, 1])), 3)
 
 
 def said(call: Any) -> str:
