@@ -55,7 +55,7 @@ def test_a_job_that_does_not_fit_is_exit_code_1_with_what_makes_it_fit(folder: F
 
 
 def test_what_it_calls_faster_is_faster(folder: Folder) -> None:
-    arguments = ("--model", "Qwen/Qwen3-8B", "--gpus", "RTX4090", "--method", "qlora")
+    arguments = ("--model", "Qwen/Qwen3-14B", "--gpus", "RTX4090", "--method", "qlora")
     before = planned(folder, *arguments)
     best = before["suggestions"][0]
     after = planned(folder, *arguments, "--set", best["text"].replace(": ", "="))
