@@ -54,6 +54,7 @@ def _episode(group: int, member: int, experts: tuple[int, int] | None, targets: 
             prompt = tree.extend(end, as_ids(draw.integers(20, 200, draw.integers(2, 9))))
             ids = as_ids(draw.integers(20, 200, draw.integers(1, 12)))
             sampled = np.log(draw.uniform(1e-4, 2e-2, len(ids))).astype(np.float32)
+            sampled[::3] -= 14  # whatever the model makes of random tokens, some ratios are above the cap
             end = tree.extend(prompt, ids)
             routed = np.full((end.length - 1, *experts), number, np.int16) if experts else None
             generation = Generation(ids, sampled, np.zeros(len(ids), np.int32), "stop", routed)
