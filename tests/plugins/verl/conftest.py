@@ -114,8 +114,10 @@ class Machine:
         return found
 
     def orphans(self) -> list[Path]:
-        """Shared memory that has come since the test began and that no process uses. Folders are other programs'."""
-        files = (path for path in SHARED_MEMORY.iterdir() if path.is_file())
+        """Shared memory that has come since the test began and that no process uses. Folders are other programs', and so is what
+        PostgreSQL, of tests that run beside, opens only for moments."""
+        found = (path for path in SHARED_MEMORY.iterdir() if not path.name.startswith("PostgreSQL."))
+        files = (path for path in found if path.is_file())
         return sorted(path for path in files if path not in self.shared and not _in_use(path))
 
     def commands(self) -> list[str]:
