@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from ajet.interfaces.progress import Silent
-from ajet.learning.gap import LARGE
 from ajet.testing.conformance import ENGINE_CHECKS, Subject
 from ajet.types import GenerateRequest, Sample, Sampling, Span
 from ajet_local.modeling import load_model
@@ -21,6 +20,8 @@ from ajet_vllm.plugin import VLLMEnginePlugin
 from prove.part import Options, main, used_on
 
 ROUNDS = 3
+LARGE = 0.1
+"""The mean difference of logprobs that says that vLLM does not sample from the weights; a run then has the alarm `logprob_gap`."""
 PROMPT, ANSWER, COUNT = 128, 128, 32
 
 
