@@ -8,8 +8,6 @@ together, in their order: deterministic runs need this to be equal bit for bit.
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,14 +23,11 @@ from ajet_local.completion import Completion
 from ajet_local.memory import free_memory
 from ajet_local.modeling import context_length as model_context_length
 from ajet_local.modeling import with_cache
-from ajet_local.scheduler import Scheduler
+from ajet_local.one_pass import fitting_scheduler
 from ajet_local.sight import Sight, check_sight, places, vision_of_model
 from ajet_lora.adapters import Adapters
 from ajet_trees.head import predict
 
-log = logging.getLogger("ajet")
-
-_KINDS = {"full_attention", "sliding_attention"}
 SCORED_TOGETHER = 1024
 """Scoring computes this many tokens at a time."""
 BURST = 0.003
@@ -45,10 +40,10 @@ class LocalEngine:
 
     ``max_batch`` bounds the requests sampled together, ``cache_mib`` the memory for keys and values (default: a
     quarter of the device's free memory), ``prefill_tokens`` the prompt tokens of one step. ``context_length`` defaults
-    to the model's number of positions, and is at most its sliding window. A ``deterministic`` engine empties its cache
+    to the model's number of positions. A ``deterministic`` engine empties its cache
     whenever it is idle, so its samples depend only on the requests of one burst, not on what was cached before.
-    ``adapters`` are the model's; a request may name one. Raises `AjetError` for a model whose attention it does not
-    support.
+    ``adapters`` are the model's; a request may name one. Raises `AjetError` for a model whose tokens it cannot
+    sample with the logprobs of one pass (`ajet_local.one_pass`).
     """
 
     def __init__(
@@ -64,14 +59,14 @@ class LocalEngine:
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.context_length = min(context_length or model_context_length(model), _full_attention(model))
+        self.context_length = context_length or model_context_length(model)
         self.deterministic = deterministic
         self._adapters = adapters or Adapters(model)
         self.model_type: str = model.config.model_type
         self.vision = vision_of_model(model)
         """How the model sees images; None if it reads only text."""
         check_sight(model)
-        self.scheduler = Scheduler(
+        self.scheduler = fitting_scheduler(
             model,
             self._adapters.activate,
             max_batch=max_batch,
@@ -241,20 +236,3 @@ class LocalEngine:
         while seen < len(self.scheduler.waiting) < self.scheduler.max_batch:
             seen = len(self.scheduler.waiting)
             await asyncio.sleep(0 if self.deterministic else BURST)
-
-
-def _full_attention(model: Any) -> int:
-    """Over how many tokens a model has full attention: its sliding window if it has one, as nothing slides within
-    one. Raises AjetError for a model with another kind of attention."""
-    config = model.config.get_text_config()
-    window = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"])
-    if not getattr(model, "_supports_attention_backend", False) or not kinds <= _KINDS:
-        raise AjetError(
-            f"the local engine cannot sample from {config.model_type!r}: it supports models with full attention "
-            "through transformers' attention interface (Qwen2, Qwen3, Llama and similar ones)."
-        )
-    if "sliding_attention" not in kinds or not window:
-        return sys.maxsize
-    log.warning("the local engine accepts at most %d tokens: the model's sliding window.", window)
-    return int(window)

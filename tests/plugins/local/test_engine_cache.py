@@ -98,7 +98,12 @@ def counted(model):
     return counts
 
 
-@pytest.mark.parametrize("config_class", [Qwen2Config, Qwen3Config, LlamaConfig])
+def sliding(**changes):
+    """A model whose second layer has a window of 8 tokens."""
+    return Qwen2Config(use_sliding_window=True, max_window_layers=1, sliding_window=8, **changes)
+
+
+@pytest.mark.parametrize("config_class", [Qwen2Config, Qwen3Config, LlamaConfig, sliding])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @thinned
 def test_groups_and_conversations_sample_what_a_plain_pass_says(config_class, temperature):
@@ -440,19 +445,15 @@ def test_a_long_text_is_scored_in_pieces(model, monkeypatch):
     run(LocalEngine(model, None), scenario)
 
 
-def test_a_sliding_window_is_the_longest_context(caplog):
-    model = make_model(Qwen2Config, use_sliding_window=True, max_window_layers=1, sliding_window=8)
-    engine = LocalEngine(model, None)
-    assert engine.context_length == 8 and "at most 8 tokens" in caplog.text
+def test_a_window_that_a_layer_does_not_tell_is_an_error():
+    model = make_model(sliding)
+    model.model.layers[1].self_attn.sliding_window = None
 
     async def scenario(engine):
-        got = await engine.generate(GenerateRequest(np.arange(3, dtype=np.int32), Sampling(temperature=0)))
-        ids = torch.tensor([0, 1, 2, *got.token_ids.tolist()])
-        assert (
-            len(ids) == 8 and got.token_ids.tolist() == model(ids[None]).logits[0, 2:-1].argmax(-1).tolist()
-        )
+        with pytest.raises(NotImplementedError, match="a window that it does not tell"):
+            await engine.generate(request(prompt(0, 4)))
 
-    run(engine, scenario)
+    run(LocalEngine(model, None), scenario)
 
 
 def test_a_model_with_other_attention_is_refused():
