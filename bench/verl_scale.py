@@ -32,7 +32,6 @@ import transfer_queue as tq
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "plugins" / "verl"))
 from rollout_cluster import RolloutCluster, rollout_cluster
 
-from ajet.learning.objective import objective
 from ajet_verl.credit import POLL_SECONDS, credited
 from ajet_verl.rows import PARTITION, READ, TOKENS
 
@@ -164,7 +163,7 @@ def credit(cluster: RolloutCluster, rows: Sequence[str], tags: dict[str, Any]) -
     job, found = cluster.job, {}
     for name, with_tokens in (("credit", False), ("credit_for_trees", True)):
         began = time.process_time()
-        credited(batch, job, objective(job.algorithm, job.config.train), 1, 1, with_tokens=with_tokens)
+        credited(batch, job, 1, 1, with_tokens=with_tokens)
         found[f"{name}_cpu_ms_per_row"] = round(1000 * (time.process_time() - began) / len(rows), 2)
     for name, fields in (("row", None), ("credit", READ), ("credit_for_trees", (*READ, *TOKENS))):
         selected = {"select_fields": list(fields)} if fields else {}

@@ -85,7 +85,7 @@ from ajet.runs.run_state import state_of as state_of
 from ajet.runs.runtime import (
     Runtime as Runtime, adapter_of as adapter_of, answering_engine as answering_engine,
     evaluation_policy as evaluation_policy, make_chat as make_chat, open_runtime as open_runtime,
-    preferred_engine as preferred_engine, training_policy as training_policy,
+    preferred_engine as preferred_engine, trainer_of as trainer_of, training_policy as training_policy,
 )
 from ajet.runs.serve import answering as answering, checked_key as checked_key
 from ajet.runs.train import (

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from ajet.learning.algorithms import GRPO
-from ajet.learning.batch import build_batch
+from ajet.learning.batch import Learning, build_batch
 from ajet.rollout.summary import failures
 from ajet.testing import ScriptedEngine
 from ajet.types import GenerateRequest, Generation, GenerationDelta
@@ -84,5 +84,5 @@ def test_a_wrong_answer_of_an_engine_fails_its_episode_and_names_the_engine_and_
     assert bad.error.startswith(f"Faulty answered call 0 of episode {bad.plan.id} with ")
     assert re.search(said, bad.error) and "ajet.testing.conformance" in bad.error
     assert not bad.record.calls and len(episodes[0].record.calls) == 1
-    batch = build_batch(episodes, GRPO(), mini_batches=1, learning_rate=1.0, seed="s")
+    batch = build_batch(episodes, Learning(GRPO()), mini_batches=1, learning_rate=1.0, seed="s")
     assert batch is not None, "the other episode is trained"

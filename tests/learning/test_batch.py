@@ -12,7 +12,7 @@ import pytest
 
 from ajet.interfaces.reader import tasks_of_step
 from ajet.learning.algorithms import GRPO, RejectionSampling
-from ajet.learning.batch import Selection, batch_of, build_batch
+from ajet.learning.batch import Learning, Selection, batch_of, build_batch
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.failures import Failure
 from ajet.tracker.call import Call
@@ -40,7 +40,7 @@ def episode(
 
 
 def build(episodes: list[Episode], mini_batches: int = 1) -> Any:
-    return build_batch(episodes, GRPO(), mini_batches=mini_batches, learning_rate=1.0, seed="s")
+    return build_batch(episodes, Learning(GRPO()), mini_batches=mini_batches, learning_rate=1.0, seed="s")
 
 
 def test_neither_length_nor_number_of_timelines_changes_what_an_episode_counts() -> None:
@@ -72,7 +72,7 @@ def test_rejection_sampling_is_the_mean_over_what_it_imitates_whatever_filters_h
 ) -> None:
     episodes = [Selection().learnable(episode(0, m, float(m < 2), [[1]])) for m in range(4)]
     left = [replace(e, lines=() if e.member in emptied else e.lines) for e in episodes if e]
-    found = batch_of(left, RejectionSampling(), mini_batches=1, learning_rate=1.0, seed="s")
+    found = batch_of(left, Learning(RejectionSampling()), mini_batches=1, learning_rate=1.0, seed="s")
     assert found is not None
     assert sum(float((s.weights * s.advantages).sum()) for s in found.batch.samples) == pytest.approx(1.0)
 

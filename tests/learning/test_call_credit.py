@@ -11,7 +11,7 @@ import pytest
 
 from ajet.interfaces.algorithm import Algorithm
 from ajet.learning.algorithms import DAPO, DPO, GRPO, GSPO, PPO, RLOO, SFT, DrGRPO, ReinforcePlusPlus
-from ajet.learning.batch import RolloutBatch, build_batch
+from ajet.learning.batch import Learning, RolloutBatch, build_batch
 from ajet.learning.credit import advantages, call_advantages
 from ajet.rollout.episode import Episode, Fork, Plan
 from ajet.tracker.call import Call
@@ -211,7 +211,7 @@ def forked_group() -> list[Episode]:
 
 
 def built(episodes: Sequence[Episode], algorithm: Algorithm, **how: Any) -> RolloutBatch:
-    found = build_batch(episodes, algorithm, mini_batches=1, learning_rate=1.0, seed="s", **how)
+    found = build_batch(episodes, Learning(algorithm, **how), mini_batches=1, learning_rate=1.0, seed="s")
     assert found
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ajet.learning.algorithms import GRPO, RLOO
-from ajet.learning.batch import RolloutBatch, build_batch
+from ajet.learning.batch import Learning, RolloutBatch, build_batch
 from ajet.learning.credit import advantage_of, advantages
 from ajet.rollout.episode import Episode, Plan
 from ajet.tracker.call import Call
@@ -73,7 +73,9 @@ def batch_of(
             record.add(Call(number, name, name, name, prompt, end, generation, 1.0, True))
         plan = Plan(f"e{member}", "", Task("t"), member, 0)
         episodes.append(Episode(plan, 0, WorkflowOutput(), record, reward=reward, rewards=by_name))
-    batch = build_batch(episodes, GRPO(), mini_batches=1, learning_rate=1.0, seed="s", adapters=adapters)
+    batch = build_batch(
+        episodes, Learning(GRPO(), adapters=adapters), mini_batches=1, learning_rate=1.0, seed="s"
+    )
     assert batch
     return batch
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ajet.learning.algorithms import DPO
-from ajet.learning.batch import Learnable, RolloutBatch, batch_of
+from ajet.learning.batch import Learnable, Learning, RolloutBatch, batch_of
 from ajet.learning.credit import batch_advantages
 from ajet.learning.packing import pack, split
 from ajet.learning.pairs import pair_numbers, together
@@ -47,7 +47,7 @@ def episode(
 
 
 def built(episodes: Sequence[Learnable], **more: Any) -> RolloutBatch:
-    found = batch_of(episodes, DPO(), mini_batches=1, learning_rate=1.0, seed="s", **more)
+    found = batch_of(episodes, Learning(DPO(), **more), mini_batches=1, learning_rate=1.0, seed="s")
     assert found is not None
     return found
 

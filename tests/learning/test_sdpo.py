@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from ajet.chat.renderer import Chat
+from ajet.interfaces.algorithm import SelfTaught
 from ajet.job.job import Backbone
 from ajet.job.prepare import check_needs
 from ajet.learning.algorithms import SDPO
-from ajet.learning.batch import build_batch
+from ajet.learning.batch import Learning, build_batch
 from ajet.learning.self_teacher import SelfTeacher, with_feedback
 from ajet.plugins import load_plugins
 from ajet.rollout.episode import Episode, Plan
@@ -220,7 +221,9 @@ def test_the_mean_is_over_the_tokens_that_have_a_teacher(chat: Chat) -> None:
         episode(chat, 1, answers=("5",)),
         episode(chat, 2, "No.", answers=("5",)),
     ]
-    found = build_batch(episodes, SDPO(), mini_batches=1, learning_rate=1.0, seed="s", teacher=teacher(chat))
+    found = build_batch(
+        episodes, Learning(SDPO()), mini_batches=1, learning_rate=1.0, seed="s", teacher=teacher(chat)
+    )
     assert found is not None
     assert found.metrics["episodes_without_feedback"] == 1 and found.metrics["timelines_without_teacher"] == 0
     assert sum(float(s.weights.sum()) for s in found.batch.samples) == pytest.approx(1.0)
@@ -229,3 +232,20 @@ def test_the_mean_is_over_the_tokens_that_have_a_teacher(chat: Chat) -> None:
     assert [found.batch.has_credit(by_episode[m]) for m in "012"] == [True, False, True]
     assert by_episode["0"].weights.max() == by_episode["2"].weights.max()
     assert found.batch.needs == {"teacher"} and found.batch.teacher_share == SDPO().teacher_share
+
+
+def test_an_algorithm_of_ones_own_can_have_the_teacher(chat: Chat) -> None:
+    class Nearer(SelfTaught):
+        name = "nearer"
+
+        def loss(self, xp: Any, tokens: LossTokens) -> Any:
+            return tokens.advantages * (xp.exp(tokens.student) * (tokens.student - tokens.teacher)).sum(-1)
+
+    algorithm = Nearer(teacher_share=0.5)
+    taught = SelfTeacher(algorithm, chat, 4096)
+    episodes = [episode(chat, 0, "It is 5.", answers=("55",))]
+    found = build_batch(
+        episodes, Learning(algorithm), mini_batches=1, learning_rate=1.0, seed="s", teacher=taught
+    )
+    assert found and found.batch.teacher_share == 0.5 and found.batch.needs == {"teacher"}
+    assert [sample.hint is not None for sample in found.batch.samples] == [True]

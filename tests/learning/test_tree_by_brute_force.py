@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ajet.interfaces.algorithm import Algorithm
 from ajet.learning.algorithms import DAPO, GRPO, RLOO, DrGRPO
-from ajet.learning.batch import Learnable, batch_of
+from ajet.learning.batch import Learnable, Learning, batch_of
 from ajet.learning.credit import EPISODE, call_advantages
 from ajet.rollout.episode import Fork
 from ajet.tracker.timelines import Timeline
@@ -212,7 +212,9 @@ def test_a_batch_has_each_sampled_call_once_and_weighs_it_as_often_as_leaves_lea
                     ),
                 )
             )
-    built = batch_of(episodes, algorithm, mini_batches=1, learning_rate=1.0, seed="s", credit="tree")
+    built = batch_of(
+        episodes, Learning(algorithm, credit="tree"), mini_batches=1, learning_rate=1.0, seed="s"
+    )
     if not any(tokens.values()):
         assert built is None
         return

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ajet.learning.algorithms import GRPO
-from ajet.learning.batch import build_batch
+from ajet.learning.batch import Learning, build_batch
 from ajet.reports.episode import EpisodeReport
 from ajet.reports.text import describe_episode
 from ajet.testing import logprob_of
@@ -42,7 +42,7 @@ async def with_tool(task: Any) -> str:
 def test_the_advantage_is_the_one_that_the_batch_had(folder: Folder, live: Any) -> None:
     episodes = live(group_size=4, judge=lambda task, output, episode: float(episode.member**2))
     folder.write(episodes)
-    batch = build_batch(episodes, GRPO(), mini_batches=1, learning_rate=0.0, seed="")
+    batch = build_batch(episodes, Learning(GRPO()), mini_batches=1, learning_rate=0.0, seed="")
     trained = {s.episode: float(s.advantages[s.mask][0]) for s in batch.batch.samples}
     shown = {name: folder.report(name).header.advantages[""] for name in trained}
     assert shown == pytest.approx(trained) and len(shown) == 4

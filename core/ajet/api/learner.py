@@ -199,7 +199,7 @@ class Learner:
             settings=job.config.train,
             seed=job.config.run.seed,
             filters=job.filters,
-            adapters=[target.name for target in job.targets if target.lora],
+            adapters=job.adapters,
             teacher=self._runtime.teacher(),
             learning_rate=learning_rate,
         )

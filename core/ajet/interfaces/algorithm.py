@@ -13,6 +13,8 @@ An `ActorCritic` has a critic, which predicts the reward while an episode goes o
     estimate     rewards and values of the tokens of one timeline -> advantages of the tokens
     scale        advantages of all tokens of the batch            -> the same, on another scale
 
+A `SelfTaught` one has a teacher instead of rewards.
+
 A trainer does not depend on the algorithm: it sums ``weights · loss``. What the job adds to any algorithm (a KL penalty
 against a reference model, an entropy bonus, a correction) is in `ajet.learning.objective`.
 """
@@ -22,6 +24,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
 
 from ajet.interfaces.base import Plugin
 from ajet.types import Float64 as Float64
@@ -85,6 +89,45 @@ class ActorCritic(Algorithm):
     def scale(self, advantages: Float64) -> Float64:
         """float64[N] advantages of all tokens of the batch -> float64[N]; default: as they are."""
         return advantages
+
+
+class SelfTaught(Algorithm):
+    """Base of algorithms whose teacher is the model itself, after it has read feedback on the episode (`ajet.learning.self_teacher`).
+    ``loss`` reads the distributions of both, `LossTokens.student` and `LossTokens.teacher`."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"teacher"})
+    teacher_share: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Share of the current weights in the teacher's logprobs; the rest is that of the reference: the initial weights "
+        "or train.reference. 0 freezes the teacher.",
+    )
+    template: str = Field(
+        "\n\nAn earlier attempt at this was reviewed. The review says:\n\n{feedback}\n\nTake it into account.",
+        description="What the teacher reads after the user's message, with {feedback} in it.",
+    )
+    solution: float | None = Field(
+        None,
+        description="An episode without feedback gets the answer of the best other episode of its group as feedback, if the "
+        "reward of that is at least this; default: such episodes teach nothing.",
+    )
+    solution_template: str = Field(
+        "This answer was right:\n\n{answer}",
+        description="The feedback that such an answer is, with {answer} in it.",
+    )
+
+    @field_validator("template", "solution_template")
+    @classmethod
+    def _has_its_place(cls, text: str, field: ValidationInfo) -> str:
+        place = "{feedback}" if field.field_name == "template" else "{answer}"
+        if place not in text:
+            raise ValueError(f"expected a text with {place} in it")
+        return text
+
+    def advantages(self, rewards: Float64) -> Float64:
+        """1 for every episode; the tokens of those without feedback get 0."""
+        return rewards * 0.0 + 1.0
 
 
 def constant(values: Any) -> Any:

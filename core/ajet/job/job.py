@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # every `ajet --help` loads this module
     from ajet.interfaces.logger import Logger
     from ajet.interfaces.workflow import LoadedWorkflow
     from ajet.job.config import JobConfig, Layers
+    from ajet.learning.batch import Learning
     from ajet.learning.settings import LoraSettings, TrainSettings
     from ajet.plugins import Plugins
 
@@ -67,6 +68,18 @@ class Job:
     """The second judge."""
     resume: Path | None = None
     """The run folder to resume."""
+
+    @property
+    def adapters(self) -> list[str]:
+        """The targets that have an adapter."""
+        return [target.name for target in self.targets if target.lora]
+
+    @property
+    def learning(self) -> Learning:
+        """How the job's rewards become losses of tokens."""
+        from ajet.learning.batch import Learning
+
+        return Learning.of(self.algorithm, self.config.train, self.adapters)
 
     def with_progress(self, progress: Progress) -> Job:
         """The same job with another progress."""

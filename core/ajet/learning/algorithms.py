@@ -11,9 +11,16 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
-from ajet.interfaces.algorithm import ActorCritic, Algorithm, constant, mean_over_calls, sum_over_calls
+from ajet.interfaces.algorithm import (
+    ActorCritic,
+    Algorithm,
+    SelfTaught,
+    constant,
+    mean_over_calls,
+    sum_over_calls,
+)
 from ajet.types import Float64, LossTokens, Need
 
 
@@ -389,7 +396,7 @@ class PPO(ActorCritic):
         return xp.maximum((tokens.values - tokens.returns) ** 2, (near - tokens.returns) ** 2) / 2
 
 
-class SDPO(Algorithm):
+class SDPO(SelfTaught):
     """Self-distillation from feedback: the model that has read what the judge says of an episode teaches the model that has not.
 
     Hübotter et al., "Reinforcement Learning via Self-Distillation", arXiv:2601.20802: the loss is eq. 1, over the likeliest
@@ -398,42 +405,9 @@ class SDPO(Algorithm):
     """
 
     name = "sdpo"
-    needs: ClassVar[frozenset[Need]] = frozenset({"teacher"})
     divergence: Literal["js", "kl"] = Field(
         "js", description="js: the Jensen-Shannon divergence, which is symmetric; kl: KL(student || teacher)."
     )
-    teacher_share: float = Field(
-        0.01,
-        ge=0,
-        le=1,
-        description="Share of the current weights in the teacher's logprobs; the rest is that of the reference: the initial weights "
-        "or train.reference. 0 freezes the teacher.",
-    )
-    template: str = Field(
-        "\n\nAn earlier attempt at this was reviewed. The review says:\n\n{feedback}\n\nTake it into account.",
-        description="What the teacher reads after the user's message, with {feedback} in it.",
-    )
-    solution: float | None = Field(
-        None,
-        description="An episode without feedback gets the answer of the best other episode of its group as feedback, if the "
-        "reward of that is at least this; default: such episodes teach nothing.",
-    )
-    solution_template: str = Field(
-        "This answer was right:\n\n{answer}",
-        description="The feedback that such an answer is, with {answer} in it.",
-    )
-
-    @field_validator("template", "solution_template")
-    @classmethod
-    def _has_its_place(cls, text: str, field: ValidationInfo) -> str:
-        place = "{feedback}" if field.field_name == "template" else "{answer}"
-        if place not in text:
-            raise ValueError(f"expected a text with {place} in it")
-        return text
-
-    def advantages(self, rewards: Float64) -> Float64:
-        """1 for every episode; the tokens of those without feedback get 0."""
-        return rewards * 0.0 + 1.0
 
     def weights(self, tokens: Float64) -> Float64:
         """1 / Σ T, over the episodes that have feedback."""

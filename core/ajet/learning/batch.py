@@ -17,16 +17,15 @@ from itertools import zip_longest
 
 import numpy as np
 
-from ajet.interfaces.algorithm import ActorCritic, Algorithm
+from ajet.interfaces.algorithm import ActorCritic, Algorithm, SelfTaught
 from ajet.interfaces.filter import Filter
-from ajet.learning.algorithms import SDPO
 from ajet.learning.credit import EPISODE, advantage_of, call_advantages
 from ajet.learning.critic import estimated
 from ajet.learning.fork_tree import ForkTree, OwnCall
-from ajet.learning.objective import Objective
+from ajet.learning.objective import Objective, objective
 from ajet.learning.pairs import paired
 from ajet.learning.self_teacher import SelfTeacher
-from ajet.learning.settings import CreditKind
+from ajet.learning.settings import CreditKind, TrainSettings
 from ajet.rollout.batch_record import Account
 from ajet.rollout.episode import Episode, Fork
 from ajet.tracker.call import Call
@@ -135,27 +134,42 @@ class Selection:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """How rewards become losses of tokens: the same in all steps of a run."""
+
+    algorithm: Algorithm
+    objective: Objective | None = None
+    """The loss; by default the algorithm's own."""
+    adapters: Collection[str] = ()
+    """The targets that have one."""
+    credit: CreditKind = "episode"
+    discount: float = 1.0
+    """See `call_advantages`."""
+
+    @classmethod
+    def of(cls, algorithm: Algorithm, settings: TrainSettings, adapters: Collection[str] = ()) -> Learning:
+        """That of a job."""
+        return cls(
+            algorithm, objective(algorithm, settings), adapters, settings.credit, settings.call_discount
+        )
+
+
 def build_batch(
     episodes: Sequence[Episode],
-    algorithm: Algorithm,
+    learning: Learning,
     *,
     mini_batches: int,
     learning_rate: float,
     seed: str,
-    selection: Selection | None = None,
     epochs: int = 1,
-    objective: Objective | None = None,
-    adapters: Collection[str] = (),
+    selection: Selection | None = None,
     teacher: SelfTeacher | None = None,
-    credit: CreditKind = "episode",
-    discount: float = 1.0,
 ) -> RolloutBatch | None:
     """A batch of the judged episodes; None if none has a trained token. Failed members are left out of their
     group's statistics; an episode of which filters left nothing still counts in them.
 
-    Every epoch uses the same mini-batches in the same order. ``objective`` is the loss, by default
-    the algorithm's own. ``adapters`` are the targets that have one. ``teacher`` writes the hints of an algorithm that needs them.
-    ``credit`` and ``discount`` are those of `call_advantages`.
+    Every epoch uses the same mini-batches in the same order. ``teacher`` writes the hints of an algorithm that needs them.
     """
     select = selection or Selection(seed=seed)
     feedback = teacher.feedback(episodes) if teacher else {}
@@ -167,32 +181,25 @@ def build_batch(
             learnable.append(found)
     return batch_of(
         learnable,
-        algorithm,
+        learning,
         mini_batches=mini_batches,
         learning_rate=learning_rate,
         seed=seed,
         epochs=epochs,
-        objective=objective,
-        adapters=adapters,
-        credit=credit,
-        discount=discount,
     )
 
 
 def batch_of(
     episodes: Sequence[Learnable],
-    algorithm: Algorithm,
+    learning: Learning,
     *,
     mini_batches: int,
     learning_rate: float,
     seed: str,
     epochs: int = 1,
-    objective: Objective | None = None,
-    adapters: Collection[str] = (),
-    credit: CreditKind = "episode",
-    discount: float = 1.0,
 ) -> RolloutBatch | None:
     """See `build_batch`. The samples of an episode are in the order of its ``lines``."""
+    algorithm = learning.algorithm
     groups: dict[int, list[Learnable]] = {}
     for episode in episodes:
         groups.setdefault(episode.group, []).append(episode)
@@ -200,7 +207,11 @@ def batch_of(
     if not used:
         return None
     found = call_advantages(
-        algorithm, groups, lambda episode: bool(episode.lines), credit=credit, discount=discount
+        algorithm,
+        groups,
+        lambda episode: bool(episode.lines),
+        credit=learning.credit,
+        discount=learning.discount,
     )
     samples: list[Sample] = []
     minis, sums = [], []
@@ -208,7 +219,7 @@ def batch_of(
         if not any(e.lines for n in numbers for e in groups[n]):
             continue
         first = len(samples)
-        new, weighed = _samples([(groups[n], found[n]) for n in numbers], algorithm, adapters)
+        new, weighed = _samples([(groups[n], found[n]) for n in numbers], algorithm, learning.adapters)
         samples += new
         sums.append(weighed)
         minis.append(list(range(first, len(samples))))
@@ -222,7 +233,7 @@ def batch_of(
         **(_taught(used) if "teacher" in algorithm.needs else {}),
         **_unmatched_reward_names(samples, found.values()),
     }
-    loss = objective or Objective(algorithm.loss, algorithm.needs, measures=algorithm.measures)
+    loss = learning.objective or Objective(algorithm.loss, algorithm.needs, measures=algorithm.measures)
     batch = Batch(
         samples,
         loss,
@@ -232,7 +243,7 @@ def batch_of(
         loss.zero_costs_nothing,
         loss.measures,
         partial(estimated, algorithm) if isinstance(algorithm, ActorCritic) else None,
-        algorithm.teacher_share if isinstance(algorithm, SDPO) else 0.0,
+        algorithm.teacher_share if isinstance(algorithm, SelfTaught) else 0.0,
     )
     total = sum(e.sampled_tokens for group in groups.values() for e in group)
     account = Account(

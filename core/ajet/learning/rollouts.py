@@ -15,9 +15,8 @@ from ajet.interfaces.algorithm import Algorithm
 from ajet.interfaces.filter import Filter
 from ajet.interfaces.judge import GroupJudge
 from ajet.interfaces.reader import tasks_of_step
-from ajet.learning.batch import RolloutBatch, Selection, build_batch
+from ajet.learning.batch import Learning, RolloutBatch, Selection, build_batch
 from ajet.learning.fork_plans import check_judge, plan_forks
-from ajet.learning.objective import objective
 from ajet.learning.self_teacher import SelfTeacher
 from ajet.learning.settings import TrainSettings
 from ajet.learning.task_selector import TaskSelector, pass_rates
@@ -289,17 +288,13 @@ def step_batch(
     kept, counts = fresh(episodes, version, settings.max_staleness)
     batch = build_batch(
         kept,
-        algorithm,
+        Learning.of(algorithm, settings, adapters),
         mini_batches=settings.mini_batches,
         learning_rate=settings.rate_at(step) if learning_rate is None else learning_rate,
         seed=f"{seed}:{step}",
-        selection=Selection(filters, settings.max_timelines, str(seed)),
         epochs=settings.epochs,
-        objective=objective(algorithm, settings),
-        adapters=adapters,
+        selection=Selection(filters, settings.max_timelines, str(seed)),
         teacher=teacher,
-        credit=settings.credit,
-        discount=settings.call_discount,
     )
     if batch is None:
         raise AjetError(f"step {step}: nothing to train on: {why_nothing(kept, counts)}")

@@ -1,4 +1,5 @@
-"""What the teacher of `sdpo` reads: the prompt of an episode with feedback on it, before the tokens that the episode sampled.
+"""What the teacher of a `SelfTaught` algorithm reads: the prompt of an episode with feedback on it, before the tokens that the
+episode sampled.
 
 A timeline begins with the prompt of a call that continues no other. Its teacher reads the chat of this call with the feedback
 after the last message of the user, and then the rest of the timeline, token by token: tools' results, other calls' answers.
@@ -14,7 +15,7 @@ import numpy as np
 
 from ajet.chat.messages import text_of
 from ajet.chat.renderer import Chat
-from ajet.learning.algorithms import SDPO
+from ajet.interfaces.algorithm import SelfTaught
 from ajet.rollout.episode import Episode
 from ajet.tracker.call import Call, Message
 from ajet.tracker.timelines import Timeline
@@ -25,13 +26,13 @@ from ajet.types import AjetError, Hint
 class SelfTeacher:
     """Writes hints for one model, whose contexts have at most ``context_length`` tokens."""
 
-    algorithm: SDPO
+    algorithm: SelfTaught
     chat: Chat
     context_length: int
 
     def feedback(self, episodes: Sequence[Episode]) -> dict[str, str]:
-        """The feedback on each judged episode, by id: the judge's, else, if `SDPO.solution` is set, the answer of another episode of
-        its group. Episodes without feedback are left out."""
+        """The feedback on each judged episode, by id: the judge's, else, if `SelfTaught.solution` is set, the answer of another episode
+        of its group. Episodes without feedback are left out."""
         found = {}
         for episode in episodes:
             said = episode.feedback.strip() or self._solution(episode, episodes)

@@ -151,13 +151,11 @@ def describe_batch(job: Job, episodes: Sequence[Episode], metrics: Metrics) -> l
     selection = Selection(job.filters, job.config.train.max_timelines)
     batch = build_batch(
         episodes,
-        job.algorithm,
+        job.learning,
         mini_batches=1,
         learning_rate=0.0,
         seed="",
         selection=selection,
-        credit=job.config.train.credit,
-        discount=job.config.train.call_discount,
     )
     if batch is None:
         return [*lines, "no batch: the answers came from a chat model, which gives no tokens to train on"]

@@ -21,8 +21,7 @@ from ajet.interfaces.judge import GroupJudge
 from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.job.models import model_source
-from ajet.learning.batch import build_batch
-from ajet.learning.objective import objective
+from ajet.learning.batch import Selection, build_batch
 from ajet.rollout.episode import Episode
 from ajet.rollout.groups import score
 from ajet.runs.attack import Hole, attack
@@ -370,15 +369,11 @@ def _gradient(job: Job, trainer: Trainer, episodes: Sequence[Episode]) -> Gradie
     if len(groups) < 2:
         return None
 
+    select = Selection(job.filters, job.config.train.max_timelines, "forecast")
+
     def squared(some: Sequence[Episode]) -> float:
         batch = build_batch(
-            some,
-            job.algorithm,
-            mini_batches=1,
-            learning_rate=0.0,
-            seed="forecast",
-            objective=objective(job.algorithm, job.config.train),
-            adapters=[target.name for target in job.targets if target.lora],
+            some, job.learning, mini_batches=1, learning_rate=0.0, seed="forecast", selection=select
         )
         return trainer.update(batch.batch).get("grad_norm", 0.0) ** 2 if batch else 0.0
 

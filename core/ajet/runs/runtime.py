@@ -25,6 +25,7 @@ from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.chat.images import Images, download
 from ajet.chat.renderer import Chat, generation_stops
 from ajet.chat.vision import Vision
+from ajet.interfaces.algorithm import SelfTaught
 from ajet.interfaces.backbone import Trainer
 from ajet.interfaces.engine import ChatModelPlugin, Engine, EnginePlugin
 from ajet.interfaces.judge import Judge
@@ -32,7 +33,6 @@ from ajet.interfaces.workflow import LoadedWorkflow, WorkflowPlugin
 from ajet.job import DEFAULT_BACKBONE
 from ajet.job.job import Job
 from ajet.job.models import generation_config
-from ajet.learning.algorithms import SDPO
 from ajet.learning.self_teacher import SelfTeacher
 from ajet.plugins import Plugins, validated
 from ajet.rollout.deterministic_batching import DeterministicBatching
@@ -80,7 +80,7 @@ class Runtime:
     def teacher(self) -> SelfTeacher | None:
         """Writes the hints of an algorithm that learns from feedback; None for others."""
         algorithm = self.job.algorithm
-        if not isinstance(algorithm, SDPO) or self.chat is None or self.engine is None:
+        if not isinstance(algorithm, SelfTaught) or self.chat is None or self.engine is None:
             return None
         return SelfTeacher(algorithm, self.chat, self.engine.context_length)
 
@@ -374,8 +374,9 @@ def scripted_engine(job: Job, path: Path, context_length: int | None = None) -> 
     )
 
 
-def trainer_of(job: Job) -> Trainer:
-    """The trainer of a job whose backbone the core can drive. Raises ConfigError for others."""
+def trainer_of(job: Job, **own: Any) -> Trainer:
+    """The trainer of a job whose backbone the core can drive, with arguments of the backbone's ``own``. Raises ConfigError for
+    others."""
     config = job.config
     return job.backbone.trainer(
         job.model,
@@ -386,6 +387,7 @@ def trainer_of(job: Job) -> Trainer:
         needs=job.algorithm.needs,
         adapters={target.name: target.lora for target in job.targets if target.lora},
         trained=[target.name for target in job.targets if target.trained],
+        **own,
     )
 
 

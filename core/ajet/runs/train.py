@@ -80,7 +80,7 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
                     on_episode=progress.episodes,
                     filters=job.filters,
                     reusable=_taken_up(job, rollout, selector, recorder, done, trainer.version),
-                    adapters=[target.name for target in job.targets if target.lora],
+                    adapters=job.adapters,
                     teacher=runtime.teacher(),
                 )
 

@@ -246,7 +246,7 @@ class Local(OnDevice, Backbone):
             ) from error
 
     def _run(self, job: Job) -> RunResult:
-        from ajet.backbones import train_job
+        from ajet.backbones import train_job, trainer_of
         from ajet_local.modeling import reads_images
 
         config = job.config
@@ -266,19 +266,8 @@ class Local(OnDevice, Backbone):
                 job.progress.say(
                     f"sampling with {name}, which is faster on a GPU; backbone.local.engine=local samples in this process"
                 )
-        trainer = self.trainer(
-            job.model,
-            config.train,
-            seed=config.run.seed,
-            deterministic=config.run.deterministic,
-            progress=job.progress,
-            needs=job.algorithm.needs,
-            adapters={target.name: target.lora for target in job.targets if target.lora},
-            trained=[target.name for target in job.targets if target.trained],
-            shared=shared,
-            episodes=config.rollout.concurrency,
-            context=config.rollout.context_length,
-        )
+        rollout = config.rollout
+        trainer = trainer_of(job, shared=shared, episodes=rollout.concurrency, context=rollout.context_length)
         return train_job(job, trainer)
 
     def _engine_name(

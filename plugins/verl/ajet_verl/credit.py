@@ -137,7 +137,6 @@ class Credit:
         found = credited(
             batch,
             self.job,
-            self.objective,
             self.global_steps,
             1 if single else train.mini_batches,
             with_tokens=self.trees.flops is not None,
@@ -326,9 +325,7 @@ class Credited:
         return int(self.samples[i].mask.sum())
 
 
-def credited(
-    batch: KVBatchMeta, job: Job, loss: Objective, step: int, mini_batches: int, *, with_tokens: bool
-) -> Credited:
+def credited(batch: KVBatchMeta, job: Job, step: int, mini_batches: int, *, with_tokens: bool) -> Credited:
     """The credit of the rows that verl has sampled for a step, exactly as on the local backbone. Only trees need the samples'
     token ids. Raises AjetError if there is nothing to train on."""
     names = [*READ, *(TOKENS if with_tokens else ())]
@@ -342,14 +339,10 @@ def credited(
         episodes = with_different_rewards(episodes)
     whole = batch_of(
         episodes,
-        job.algorithm,
+        job.learning,
         mini_batches=mini_batches,
         learning_rate=config.train.rate_at(step),
         seed=f"{config.run.seed}:{step}",
-        objective=loss,
-        adapters=[target.name for target in job.targets if target.lora],
-        credit=config.train.credit,
-        discount=config.train.call_discount,
     )
     if whole is None:
         raise AjetError(f"step {step}: nothing to train on: no group has rows.")

@@ -14,7 +14,6 @@ from ajet.job.job import Job
 from ajet.job.layers import job_layers
 from ajet.job.prepare import prepare
 from ajet.learning.batch import RolloutBatch, build_batch
-from ajet.learning.objective import objective
 from ajet.rollout.episode import Episode, Plan
 from ajet.tracker.call import Call
 from ajet.tracker.record import EpisodeRecord, as_ids
@@ -74,12 +73,11 @@ def batch_of(job: Job) -> RolloutBatch:
     train = job.config.train
     batch = build_batch(
         episodes(),
-        job.algorithm,
+        job.learning,
         mini_batches=train.mini_batches,
         learning_rate=train.learning_rate,
         seed="0:1",
         epochs=train.epochs,
-        objective=objective(job.algorithm, train),
     )
     assert batch is not None
     return batch

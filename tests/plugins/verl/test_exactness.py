@@ -14,8 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from ajet.interfaces.progress import Silent
 from ajet.job.models import model_source
-from ajet.learning.batch import Selection, build_batch
-from ajet.learning.objective import objective
+from ajet.learning.batch import Learning, Selection, build_batch
 from ajet.learning.settings import LoraSettings
 from ajet_local.modeling import load_model
 from ajet_lora.adapters import Adapters
@@ -117,13 +116,11 @@ def _check(machine: Machine, job_file: Path) -> None:
     targets = list(job.config.targets)
     local = build_batch(
         episodes(targets=targets or ["policy"]),
-        job.algorithm,
+        Learning.of(job.algorithm, job.config.train, targets),
         mini_batches=2,
         learning_rate=RATE,
         seed=f"{job.config.run.seed}:1",
         selection=Selection(seed=str(job.config.run.seed)),
-        objective=objective(job.algorithm, job.config.train),
-        adapters=targets,
     )
     assert local and len(local.batch.samples) == 2 * sum(TIMELINES)
 
