@@ -12,6 +12,7 @@ from transformers import DynamicCache
 from ajet.backbones import Int32, Need, Sample, together
 from ajet_local.critic import ValueHead
 from ajet_local.modeling import checkpointed_layers, with_cache
+from ajet_local.row_cache import keeps_states
 from ajet_local.sight import Sight, images_in, places
 from ajet_local.tokens import TrainedTokens
 from ajet_trees.head import predict
@@ -37,8 +38,9 @@ def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sampl
 
 
 def shares_prefixes(model: Any) -> bool:
-    """Whether the common prefix of rows is computed once: not with gradient checkpointing, whose layers use no cache."""
-    return not checkpointed_layers(model)
+    """Whether the common prefix of rows is computed once: not with gradient checkpointing, whose layers use no cache, nor with states,
+    which later tokens change in place."""
+    return not checkpointed_layers(model) and not keeps_states(model)
 
 
 def padded_size(samples: Sequence[Sample], *, sharing: bool) -> tuple[int, int]:

@@ -29,6 +29,7 @@ from ajet_local.modeling import (
     enable_checkpointing,
     first_line,
 )
+from ajet_local.one_pass import check_rows
 from ajet_local.optimizers import OptimizerName, make_optimizer
 from ajet_local.plan import MicroBatch, plan, score, values
 from ajet_local.shared import SharedSampler
@@ -140,6 +141,7 @@ class LocalTrainer:
             with self._computing():
                 reason = enable_trees(network)
                 head_of(network)  # reports what it does not know
+                check_rows(network)
             if reason:
                 log.warning("%ssamples are computed as rows, not as trees: %s.", name, reason.rstrip("."))
         if gradient_checkpointing:

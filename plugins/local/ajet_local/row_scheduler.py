@@ -1,0 +1,295 @@
+"""Batches for models whose layers keep states: every context is a row of a cache of transformers.
+
+Each step computes a token for each decoding completion, in one batch per adapter, and pieces of prompts, one after the
+other. A state cannot be cut, so what is kept of contexts are snapshots at their ends: at the end of each prompt and of
+each completion, and where a prompt first leaves one that was kept (as in Marconi, Pan et al., arXiv:2411.19379). A
+prompt continues the longest snapshot that it begins with. Where prompts are cut depends only on them and on the snapshots,
+so equal runs compute equal bits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from ajet.backbones import Int32
+from ajet_local.completion import Completion
+from ajet_local.row_cache import EMPTY, Row, Rows
+from ajet_local.rows import common_prefix
+from ajet_local.sampling import sample
+from ajet_local.slots import AHEAD
+
+WORTH_KEEPING = 64
+"""Minimum tokens that the common beginning of two prompts must save to be kept: a pass ends there."""
+
+
+@dataclass(eq=False, slots=True)
+class Snapshot:
+    """The context of the tokens ``ids`` (int32[T]) under an adapter."""
+
+    adapter: str | None
+    ids: Int32
+    row: Row
+    logits: torch.Tensor | None
+    """[1, V]: those of the last token, if they are known."""
+
+    @property
+    def bytes(self) -> int:
+        return self.row.bytes + (0 if self.logits is None else self.logits.nbytes)
+
+
+@dataclass(eq=False, slots=True)
+class Prompt:
+    """A context that is not computed yet, as far as its ``row`` reaches, and the completions that wait for it."""
+
+    ids: Int32
+    waiting: list[Completion]
+    row: Row | None = None
+    """None: not begun."""
+    cut: int = 0
+    """Where a snapshot is kept on the way; 0: nowhere."""
+
+    @property
+    def missing(self) -> int:
+        """How many tokens are not computed."""
+        return len(self.ids) - (self.row.length if self.row else 0)
+
+
+@dataclass(slots=True)
+class Lane:
+    """The work of one adapter."""
+
+    prompts: list[Prompt] = field(default_factory=list)
+    """Oldest first."""
+    decoding: list[Completion] = field(default_factory=list)
+    rows: Rows | None = None
+    """The contexts of ``decoding``, without their last tokens."""
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.prompts or self.decoding)
+
+    def contexts(self) -> Iterator[int]:
+        """The lengths of all contexts, with room for the next tokens."""
+        yield from (completion.length + 1 for completion in self.decoding)
+        yield from (len(prompt.ids) + 1 for prompt in self.prompts for _ in prompt.waiting)
+
+
+class RowScheduler:
+    """Runs completions, as `Scheduler` does. ``cache_bytes`` bounds the memory of contexts and snapshots together, but one completion
+    always runs. ``prefill_tokens`` bounds the prompt tokens of a step, and half of it those of a pass."""
+
+    def __init__(
+        self,
+        model: Any,
+        activate: Callable[[str | None], None],
+        *,
+        max_batch: int,
+        cache_bytes: int,
+        prefill_tokens: int,
+    ) -> None:
+        self.model = model
+        self.activate = activate
+        self.max_batch = max_batch
+        self.max_bytes = cache_bytes
+        self.prefill_tokens = prefill_tokens
+        self.waiting: deque[Completion] = deque()
+        self.running: list[Completion] = []
+        """Oldest admission first."""
+        self.snapshots: list[Snapshot] = []
+        """The one that was used longest ago first."""
+        self._lanes: dict[str | None, Lane] = {}
+        self._size = (0, 0)
+        """Bytes of a state, and of a token beside it, as far as contexts have shown."""
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of snapshots and of all contexts, also of those that are not computed yet."""
+        return sum(s.bytes for s in self.snapshots) + sum(map(self._bytes, self._lanes.values()))
+
+    def _bytes(self, lane: Lane, *more: int) -> int:
+        """Bytes of a lane's contexts, and of further ones of these lengths: all are as wide as the longest."""
+        lengths = [*lane.contexts(), *more]
+        state, token = self._size
+        return len(lengths) * (state + token * max(lengths, default=0))
+
+    @torch.inference_mode()
+    def step(self, version: int) -> None:
+        """Compute a token of each completion and pieces of prompts; sampled tokens get the weight version ``version``."""
+        self._release([c for c in self.running if not c.alive])
+        self._admit()
+        while not self._make_room(0) and len(self.running) > 1:
+            youngest = self.running[-1]
+            self._release([youngest])
+            self.waiting.appendleft(youngest)
+        for adapter, lane in self._lanes.items():
+            if lane.busy:
+                self.activate(adapter)
+                self._step(adapter, lane, version)
+
+    def restart(self) -> None:
+        """Drop all contexts, because the weights changed. Running completions are recomputed and continue."""
+        self.waiting.extendleft(reversed(self.running))
+        self.running.clear()
+        self.snapshots.clear()
+        self._lanes.clear()
+
+    def fail(self, error: Exception, *, waiting: bool) -> None:
+        """Answer all running (and with ``waiting`` all waiting) completions with an error, and drop all contexts."""
+        failed = [*self.running, *(self.waiting if waiting else ())]
+        self.running.clear()
+        self.restart()
+        if waiting:
+            self.waiting.clear()
+        for completion in failed:
+            completion.fail(error)
+
+    # ------------------------------------------------------------------ which completions run
+
+    def _admit(self) -> None:
+        """Admit waiting completions, in order, while the batch and the memory have room."""
+        while self.waiting and len(self.running) < self.max_batch:
+            completion = self.waiting.popleft()
+            if not completion.alive:
+                continue
+            ids = completion.context()
+            lane = self._lanes.setdefault(completion.request.adapter, Lane())
+            growth = self._bytes(lane, len(ids) + AHEAD) - self._bytes(lane)
+            if self.running and not self._make_room(growth):
+                self.waiting.appendleft(completion)
+                return
+            self.running.append(completion)
+            prompt = next((p for p in lane.prompts if np.array_equal(p.ids, ids)), None)
+            if prompt is None:
+                lane.prompts.append(prompt := Prompt(ids, []))
+            prompt.waiting.append(completion)
+
+    def _release(self, gone: Collection[Completion]) -> None:
+        """Remove completions from the batch; snapshots keep what they computed after their prompts."""
+        self.running = [c for c in self.running if c not in gone]
+        for adapter, lane in self._lanes.items():
+            leaving = [n for n, completion in enumerate(lane.decoding) if completion in gone]
+            for n in leaving:
+                completion = lane.decoding[n]
+                assert lane.rows is not None
+                self._keep(adapter, completion.context()[: completion.length], lane.rows[n].clone())
+            if leaving:
+                self._regroup(lane, [n for n in range(len(lane.decoding)) if n not in leaving], [])
+            for prompt in lane.prompts:
+                prompt.waiting = [c for c in prompt.waiting if c not in gone]
+            lane.prompts = [prompt for prompt in lane.prompts if prompt.waiting]
+
+    def _regroup(self, lane: Lane, staying: Sequence[int], joining: Sequence[tuple[Completion, Row]]) -> None:
+        """Make a batch of the decoding completions that stay, by their index, and of others."""
+        rows = [lane.rows[n] for n in staying] if lane.rows else []
+        lane.decoding = [lane.decoding[n] for n in staying] + [completion for completion, _ in joining]
+        rows += [row for _, row in joining]
+        lane.rows = Rows(self.model, rows) if rows else None
+
+    # ------------------------------------------------------------------ what is kept
+
+    def _keep(self, adapter: str | None, ids: Int32, row: Row, logits: torch.Tensor | None = None) -> None:
+        """Keep a snapshot, if there is none of these tokens; evict others for it."""
+        if not any(s.adapter == adapter and np.array_equal(s.ids, ids) for s in self.snapshots):
+            self.snapshots.append(Snapshot(adapter, ids, row, logits))
+            self._make_room(0)
+
+    def _make_room(self, more: int) -> bool:
+        """Evict snapshots if necessary; return whether there is memory for ``more`` bytes."""
+        excess = self.held_bytes + more - self.max_bytes
+        while excess > 0 and self.snapshots:
+            excess -= self.snapshots.pop(0).bytes
+        return excess <= 0
+
+    def _begin(self, adapter: str | None, prompt: Prompt) -> Snapshot | None:
+        """Continue a prompt from the longest snapshot that it begins with; returns it if it is all of the prompt."""
+        best, branch = None, 0
+        for snapshot in self.snapshots:
+            if snapshot.adapter != adapter:
+                continue
+            shared = common_prefix([snapshot.ids, prompt.ids], len(prompt.ids))
+            whole = shared == len(snapshot.ids) and (shared < len(prompt.ids) or snapshot.logits is not None)
+            if whole and (best is None or shared > len(best.ids)):
+                best = snapshot
+            if shared < len(prompt.ids):
+                branch = max(branch, shared)
+        prompt.row = best.row if best else EMPTY
+        prompt.cut = branch if branch - prompt.row.length >= WORTH_KEEPING else 0
+        if best:
+            self.snapshots.remove(best)
+            self.snapshots.append(best)
+        return best if best and not prompt.missing else None
+
+    # ------------------------------------------------------------------ one step
+
+    def _step(self, adapter: str | None, lane: Lane, version: int) -> None:
+        logits, answered = [], list(lane.decoding)
+        if lane.rows:
+            logits.append(lane.rows.logits(self._ids([[c.next_token] for c in answered])))
+            for completion in answered:
+                completion.length += 1
+        done: list[Prompt] = []
+        left, most = self.prefill_tokens, max(1, self.prefill_tokens // 2)
+        while left >= most and (rest := [p for p in lane.prompts if p not in done]):
+            # The oldest one makes progress in every step, the shortest ones wait least.
+            for prompt in [rest[0], *sorted(rest[1:], key=lambda p: p.missing)]:
+                if left < most:
+                    break
+                computed, found = self._advance(adapter, prompt, most)
+                left -= computed
+                if found is not None:
+                    done.append(prompt)
+                    answered += prompt.waiting
+                    logits.append(found.expand(len(prompt.waiting), -1))
+        if not answered:
+            return
+        drawn = sample(torch.cat(logits), [c.sampler for c in answered])
+        for completion, one in zip(answered, drawn, strict=True):
+            if completion.alive:
+                completion.add(one, version)
+        lane.prompts = [p for p in lane.prompts if p not in done]
+        joining = []
+        for prompt in done:
+            for completion in prompt.waiting:
+                if completion.alive:
+                    completion.length = len(prompt.ids)
+                    assert prompt.row is not None
+                    joining.append((completion, prompt.row))
+        if joining:
+            self._regroup(lane, range(len(lane.decoding)), joining)
+
+    def _advance(self, adapter: str | None, prompt: Prompt, most: int) -> tuple[int, torch.Tensor | None]:
+        """Compute the next piece of a prompt, of at most ``most`` tokens: their number, and the logits [1, V] of its last token
+        once that is computed."""
+        if prompt.row is None and (snapshot := self._begin(adapter, prompt)):
+            return 0, snapshot.logits
+        assert prompt.row is not None
+        begin = prompt.row.length
+        ends = [end for end in (prompt.cut, len(prompt.ids)) if end > begin]
+        end = min(*ends, begin + most)
+        rows = Rows(self.model, [prompt.row])
+        logits = rows.logits(self._ids([prompt.ids[begin:end].tolist()]))
+        prompt.row = rows[0]
+        if not begin:
+            self._measure(prompt.row)
+        whole = end == len(prompt.ids)
+        if whole or end == prompt.cut:
+            self._keep(adapter, prompt.ids[:end], prompt.row, logits)
+        return end - begin, logits if whole else None
+
+    def _measure(self, row: Row) -> None:
+        """Note how large a context is. A window counts as if it had no end."""
+        token = sum(t.nbytes // t.shape[-2] for layer in row.layers for t in layer.past or ())
+        self._size = row.bytes - sum(t.nbytes for layer in row.layers for t in layer.past or ()), token
+
+    def _ids(self, ids: Sequence[Sequence[int]]) -> torch.Tensor:
+        return torch.tensor(ids, dtype=torch.long, device=self.model.device)
