@@ -1,30 +1,41 @@
-"""The workflow `chat`: the model answers a task, and may call tools before."""
+"""The workflow `chat`: the model answers a task, and may call tools before; or an agent of the user's does, with these tools."""
 
 from __future__ import annotations
 
-import json
+import inspect
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, PrivateAttr, field_validator
 
-from ajet import Task, Tuner, WorkflowOutput, WorkflowPlugin
+from ajet import ConfigError, Task, Tuner, WorkflowOutput, WorkflowPlugin
+from ajet.interfaces.base import CodePath
+from ajet.interfaces.workflow import coerce_output, load_object
 from ajet_environments.marks import kill_marked, new_mark
-from ajet_environments.tools import McpTools, Tools
+from ajet_environments.tools import McpTools, Tools, all_opened
 
 
 class ChatWorkflow(WorkflowPlugin):
     """Asks the model the task's question, and calls the tools that it asks for, until it answers.
 
-    The answer is the response, for a judge of yours.
+    The answer is the response, for a judge of yours. An ``agent`` of yours gets the same tools, and does as it likes.
     """
 
     name = "chat"
 
     tools: tuple[McpTools, ...] = Field(
         (),
-        description="MCP servers whose tools it may call: {type: mcp, command: […]} or {type: mcp, url: …}, or several.",
+        description="MCP servers whose tools it may call: {type: mcp, command: […]}, a URL, or several of these.",
+    )
+    agent: CodePath = Field(
+        "",
+        description="Instead of this loop: an agent of yours, file.py:name, an async function of (task, tuner, tools).",
+    )
+    workdir: Path | None = Field(
+        None,
+        description="Folder in which the programs of servers run; default: the folder of the job file.",
     )
     system: str = Field("", description="The system prompt.")
     calls: int = Field(
@@ -35,7 +46,15 @@ class ChatWorkflow(WorkflowPlugin):
     @field_validator("tools", mode="before")
     @classmethod
     def _one_or_several(cls, given: Any) -> Any:
-        return (given,) if isinstance(given, Mapping | McpTools) else given
+        several = given if isinstance(given, list | tuple) else (given,)
+        return tuple({"url": each} if isinstance(each, str) else each for each in several)
+
+    @field_validator("agent")
+    @classmethod
+    def _is_there(cls, agent: str) -> str:
+        if agent and not inspect.iscoroutinefunction(load_object(agent, "agent")):
+            raise ConfigError(f"agent {agent}", "write `async def` with the parameters task, tuner, tools.")
+        return agent
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
@@ -49,45 +68,29 @@ class ChatWorkflow(WorkflowPlugin):
 
     async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
         """See `WorkflowPlugin.execute`. Raises WorkflowFailed if a server cannot be reached."""
+        async with all_opened(self.tools, self._mark, self.workdir) as tools:
+            if self.agent:
+                return coerce_output(await load_object(self.agent, "agent")(task, tuner, tools))
+            return WorkflowOutput(response=await self._answer(task, tuner, tools))
+
+    async def _answer(self, task: Task, tuner: Tuner, tools: Tools) -> str:
         import httpx
 
-        async with AsyncExitStack() as stack:
-            opened = [await stack.enter_async_context(each.opened(self._mark)) for each in self.tools]
-            functions = [function for tools in opened for function in tools.functions]
-            headers = {"authorization": f"Bearer {tuner.api_key}"}
-            client = await stack.enter_async_context(
-                httpx.AsyncClient(base_url=tuner.base_url, headers=headers, timeout=None)
-            )
-            messages = [{"role": "system", "content": self.system}] if self.system else []
-            messages += [dict(message) for message in task.messages] or [
-                {"role": "user", "content": task.query}
-            ]
-            content = ""
+        messages: list[Mapping[str, Any]] = []
+        if self.system:
+            messages.append({"role": "system", "content": self.system})
+        messages += task.messages or [{"role": "user", "content": task.query}]
+        offered = {"tools": tools.functions} if tools.functions else {}
+        headers = {"authorization": f"Bearer {tuner.api_key}"}
+        content = ""
+        async with httpx.AsyncClient(base_url=tuner.base_url, headers=headers, timeout=None) as client:
             for _ in range(self.calls):
-                body = {
-                    "model": "policy",
-                    "messages": messages,
-                    **({"tools": functions} if functions else {}),
-                }
+                body = {"model": "policy", "messages": messages, **offered}
                 answer = (await client.post("/chat/completions", json=body)).raise_for_status().json()
                 message = answer["choices"][0]["message"]
                 content = message.get("content") or ""
                 messages.append(message)
                 if not message.get("tool_calls"):
                     break
-                for call in message["tool_calls"]:
-                    result = await _called(opened, call["function"])
-                    messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-        return WorkflowOutput(response=content)
-
-
-async def _called(opened: list[Tools], function: Mapping[str, Any]) -> str:
-    """What a tool says to a call of the model; what is wrong with the call, for the model to read."""
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except ValueError as error:
-        return f"Error: the arguments are not JSON ({error})."
-    for tools in opened:
-        if function["name"] in tools.names:
-            return await tools.call(function["name"], arguments)
-    return f"Error: there is no tool {function['name']!r}."
+                messages += [await tools.answer(call) for call in message["tool_calls"]]
+        return content

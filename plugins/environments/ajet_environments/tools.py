@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from ajet import ConfigError
 from ajet.interfaces.base import Settings
+from ajet.interfaces.service import own_python
 from ajet.interfaces.workflow import WorkflowFailed
 from ajet_environments.marks import NAME, kill_marked, new_mark
 
+_OF_THE_CALL = (-32601, -32602, -32603)
+"""Errors of JSON-RPC that a server answers a call with; with others the session has ended."""
 INSTALL = "pip install 'ajet-plugin-environments[mcp]'"
 
 
@@ -34,9 +39,9 @@ class McpTools(Settings):
         return self
 
     @asynccontextmanager
-    async def opened(self, mark: str = "") -> AsyncIterator[Tools]:
+    async def opened(self, mark: str = "", workdir: Path | None = None) -> AsyncIterator[Tools]:
         """The tools during a block, at whose end the session is closed and the program is gone. ``mark`` begins the mark of its
-        processes. Raises WorkflowFailed if the server cannot be reached."""
+        processes; ``workdir`` is the folder in which the program runs. Raises WorkflowFailed if the server cannot be reached."""
         try:
             from mcp import ClientSession, StdioServerParameters
             from mcp.client.stdio import get_default_environment, stdio_client
@@ -52,13 +57,17 @@ class McpTools(Settings):
                 else:
                     variables = {**get_default_environment(), **self.environment, NAME: mark}
                     program, *arguments = self.command
-                    server = StdioServerParameters(command=program, args=arguments, env=variables)
+                    server = StdioServerParameters(
+                        command=own_python(program), args=arguments, env=variables, cwd=workdir
+                    )
                     transport = stdio_client(server, errlog=said)
                 async with transport as streams, ClientSession(streams[0], streams[1]) as session:
                     await session.initialize()
                     listed = (await session.list_tools()).tools
                     ready = True
-                    yield Tools(session, [each.model_dump(by_alias=True, mode="json") for each in listed])
+                    tools = Tools()
+                    tools.add(session, [each.model_dump(by_alias=True, mode="json") for each in listed])
+                    yield tools
             except Exception as error:
                 inner = _innermost(error)  # mcp wraps also what the block raises
                 if ready:
@@ -72,13 +81,36 @@ class McpTools(Settings):
                 kill_marked(mark)
 
 
-class Tools:
-    """An open session."""
+@asynccontextmanager
+async def all_opened(
+    servers: Sequence[McpTools], mark: str = "", workdir: Path | None = None
+) -> AsyncIterator[Tools]:
+    """The tools of several servers together. Raises WorkflowFailed if a server cannot be reached, or two have a tool of one name."""
+    together = Tools()
+    async with AsyncExitStack() as stack:
+        for server in servers:
+            together.join(await stack.enter_async_context(server.opened(mark, workdir)))
+        yield together
 
-    def __init__(self, session: Any, listed: Sequence[Mapping[str, Any]]) -> None:
-        self._session = session
-        self.names = [each["name"] for each in listed]
-        self.functions: list[dict[str, Any]] = [
+
+class Tools:
+    """The tools of open sessions."""
+
+    def __init__(self) -> None:
+        self.functions: list[dict[str, Any]] = []
+        """As chat completions take them in ``tools``."""
+        self._sessions: dict[str, Any] = {}
+        """By the name of the tool."""
+
+    @property
+    def names(self) -> list[str]:
+        """Those of the tools."""
+        return list(self._sessions)
+
+    def add(self, session: Any, listed: Sequence[Mapping[str, Any]]) -> None:
+        """Add the tools that a session lists."""
+        self._sessions |= dict.fromkeys((each["name"] for each in listed), session)
+        self.functions += [
             {
                 "type": "function",
                 "function": {
@@ -89,13 +121,40 @@ class Tools:
             }
             for each in listed
         ]
-        """As chat completions take them in ``tools``."""
+
+    def join(self, others: Tools) -> None:
+        """Add the tools of other sessions. Raises WorkflowFailed if they have a tool of the same name."""
+        if both := sorted(self._sessions.keys() & others._sessions.keys()):
+            raise WorkflowFailed("tools", f"two MCP servers have a tool {both[0]!r}; leave one of them out")
+        self._sessions |= others._sessions
+        self.functions += others.functions
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """What a tool says; its errors, too, for the model to read."""
-        result = await self._session.call_tool(name, dict(arguments))
+        if name not in self._sessions:
+            return f"Error: there is no tool {name!r}."
+        from mcp import McpError
+
+        try:
+            result = await self._sessions[name].call_tool(name, dict(arguments))
+        except McpError as error:
+            if error.error.code not in _OF_THE_CALL:
+                raise
+            return f"Error: {error.error.message}"
         parts = [part.model_dump(by_alias=True, mode="json") for part in result.content]
         return "\n".join(part["text"] if part["type"] == "text" else f"[{part['type']}]" for part in parts)
+
+    async def answer(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        """The message that answers one of an assistant message's ``tool_calls``; it says what is wrong with the call, too."""
+        try:
+            arguments = json.loads(call["function"]["arguments"] or "{}")
+        except ValueError:
+            arguments = None
+        if isinstance(arguments, dict):
+            said = await self.call(call["function"]["name"], arguments)
+        else:
+            said = "Error: the arguments are not a JSON object."
+        return {"role": "tool", "tool_call_id": call["id"], "content": said}
 
 
 def _innermost(error: Exception) -> Exception:

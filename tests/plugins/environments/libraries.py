@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,10 +17,12 @@ from typing import Any
 import pytest
 import yaml
 
-from ajet import load_run
+from ajet import Task, load_run
 from ajet.cli import run_program
 from ajet.interfaces.progress import Silent
+from ajet.interfaces.workflow import EpisodeEndpoint
 from ajet.job.models import model_source
+from ajet_environments import LibraryWorkflow
 from tests.patience import PATIENCE
 
 PYTHON = os.environ.get("AJET_LIBRARY_PYTHON", "")
@@ -53,6 +56,11 @@ class Job:
             "options": options,
             "variables": variables,
         }
+
+    def task(self) -> Task:
+        """The first task."""
+        about = {name: self._reader[name] for name in ("library", "venv", "options", "variables")}
+        return Task("one", metadata={"environment": {**about, "index": 0}})
 
     def file(self, **sections: Any) -> str:
         """The job's file."""
@@ -102,6 +110,74 @@ class Job:
         return load_run(folder)
 
 
+class Unanswered:
+    """A tuner whose model never answers; ``asked`` is set once it is asked."""
+
+    auxiliary = ()
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self._port = 0
+
+    async def serve(self) -> asyncio.Server:
+        server = await asyncio.start_server(self._say_nothing, "127.0.0.1", 0)
+        self._port = server.sockets[0].getsockname()[1]
+        return server
+
+    def as_base_url(self) -> EpisodeEndpoint:
+        return EpisodeEndpoint(f"http://127.0.0.1:{self._port}/v1", "key")
+
+    async def _say_nothing(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.asked.set()
+        await reader.read()
+        writer.close()
+
+
+def cancel_episodes(tasks: Sequence[Task], at_once: int, moment: Callable[[], float | None]) -> None:
+    """Cancel an episode of each task, as a job does with those that are late, after as many seconds as ``moment`` says; None is as
+    soon as its model is asked. No file descriptor of this process is left."""
+
+    async def episode(live: LibraryWorkflow, task: Task) -> None:
+        tuner: Any = Unanswered()
+        server = await tuner.serve()
+        running = asyncio.ensure_future(live.execute(task, tuner))
+        if (seconds := moment()) is None:
+            asked = asyncio.ensure_future(tuner.asked.wait())
+            await asyncio.wait([running, asked], return_when="FIRST_COMPLETED", timeout=PATIENCE)
+            assert asked.done(), running
+        else:
+            await asyncio.wait([running], timeout=seconds)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        server.close()
+
+    async def cancel_all() -> None:
+        async with LibraryWorkflow().open() as live:
+            for first in range(0, len(tasks), at_once):
+                await asyncio.gather(*(episode(live, task) for task in tasks[first : first + at_once]))
+        await asyncio.sleep(0.1)  # servers see that their clients are gone
+
+    async def counted() -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        await cancel_all()
+        assert len(os.listdir("/proc/self/fd")) <= before
+
+    asyncio.run(counted())
+
+
+def processes_with(variable: bytes) -> list[str]:
+    """The ids of the processes in whose environment this is."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if variable in file.read_bytes():
+                found.append(file.parent.name)
+        except OSError:  # it has ended
+            continue
+    return found
+
+
 def long_starter(folder: Path) -> str:
     """The starter, with a context for what these libraries and servers say."""
     model = Path(shutil.copytree(model_source("starter", 0, Silent()), folder / "starter"))
@@ -119,6 +195,31 @@ def assert_trained(found: Any) -> None:
     episodes = [episode for episode in found.episodes() if episode.phase == "train"]
     assert [episode.failure for episode in episodes] == [None] * 4
     assert all(episode.calls for episode in episodes)
+
+
+JUDGING = """
+import openai
+def judged(said):
+    client = openai.OpenAI(base_url="http://model.example/v1", api_key="any", max_retries=0)
+    try:
+        client.chat.completions.create(model="any", messages=[{"role": "user", "content": said}])
+    except Exception:
+        return 0.0
+    return 1.0
+"""
+"""A reward that asks a model at a fixed address; if that fails, it is 0, as in many environments."""
+
+
+def assert_own_model_is_refused(folder: Path, library: str, files: dict[str, str], options: Any) -> None:
+    """An environment in these files, whose reward is that of `JUDGING`, fails in one line that names the address."""
+    for name, text in {**files, "judging.py": JUDGING}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    job = Job(folder, library, options, PYTHONPATH=str(folder))
+    (episode,) = job.check([{"say": "It is 4."}], 1)
+    assert episode.failure == "workflow:environment" and episode.calls == 1, episode.error
+    assert "asks a model at model.example itself" in episode.error and "workflow.judge" in episode.error
+    assert "\n" not in episode.error
 
 
 @contextmanager

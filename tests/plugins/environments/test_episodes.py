@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import sys
 import tempfile
@@ -16,13 +15,12 @@ import yaml
 
 from ajet import ConfigError, Task, load_run
 from ajet.cli import run_program
-from ajet.interfaces.workflow import EpisodeEndpoint, WorkflowFailed
+from ajet.interfaces.workflow import WorkflowFailed
 from ajet_environments import LibraryTasks, LibraryWorkflow, workers
+from tests.plugins.environments.libraries import Unanswered, cancel_episodes, processes_with
 
 pytestmark = pytest.mark.models("starter")
 
-EPISODES = 200
-AT_ONCE = 10
 ABOUT = {
     "library": "fake",
     "venv": sys.prefix,
@@ -40,18 +38,6 @@ def task(what: str = "", index: int = 1) -> Task:
     )
 
 
-class Silent:
-    """A tuner whose model never answers."""
-
-    auxiliary = ()
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def as_base_url(self) -> EpisodeEndpoint:
-        return EpisodeEndpoint(self._url, "key")
-
-
 @pytest.fixture
 def nothing_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No process of an environment, and no folder of one, is there in the end."""
@@ -65,22 +51,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
 
 def marked() -> list[str]:
     """The processes that environments' programs of this test have started: their temporary folders are in its own."""
-    ours = f"TMPDIR={tempfile.gettempdir()}/".encode()
-    found = []
-    for file in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            variables = file.read_bytes()
-        except OSError:
-            continue
-        if b"AJET_ENVIRONMENT=" in variables and ours in variables:
-            found.append(file.parent.name)
-    return found
-
-
-async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A model's answer that never comes."""
-    await reader.read()
-    writer.close()
+    return processes_with(f"TMPDIR={tempfile.gettempdir()}/ajet-environment-".encode())
 
 
 def check(folder: Path, what: str, answers: list[Any], *more: str, **sections: Any) -> list[Any]:
@@ -127,36 +98,16 @@ def test_it_keeps_to_the_contract_of_workflows(check_workflow: Any, nothing_left
 
 
 @pytest.mark.slow
-def test_after_200_cancelled_episodes_no_process_socket_or_folder_is_left(nothing_left: None) -> None:
+def test_after_200_cancelled_episodes_no_process_socket_or_folder_is_left(
+    nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "SECONDS_TO_RELEASE", 1.0)
     draw = random.Random(0)
     kinds = ("", "hangs", "holds on", "is not valid")
-
-    async def cancel_all() -> None:
-        server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
-        tuner = Silent(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
-        open_before = len(os.listdir("/proc/self/fd"))
-        async with LibraryWorkflow().open() as live:
-
-            async def episode(number: int) -> None:
-                running = asyncio.ensure_future(live.execute(task(kinds[number % 4]), tuner))  # type: ignore[arg-type]
-                # At any moment: before there is a program, while it starts, and while the episode runs.
-                await asyncio.wait([running], timeout=draw.uniform(0, 1.5))
-                running.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await running
-
-            for first in range(0, EPISODES, AT_ONCE):
-                await asyncio.gather(*(episode(first + n) for n in range(AT_ONCE)))
-        await asyncio.sleep(0.1)  # the server sees that its clients are gone
-        assert len(os.listdir("/proc/self/fd")) <= open_before
-        server.close()
-
-    patient = workers.SECONDS_TO_RELEASE
-    workers.SECONDS_TO_RELEASE = 1.0
-    try:
-        asyncio.run(cancel_all())
-    finally:
-        workers.SECONDS_TO_RELEASE = patient
+    # At any moment: before there is a program, while it starts, and while the episode runs.
+    cancel_episodes(
+        [task(kinds[number % 4]) for number in range(200)], at_once=10, moment=lambda: draw.uniform(0, 1.5)
+    )
 
 
 def test_a_program_is_used_for_further_episodes(nothing_left: None) -> None:
@@ -178,7 +129,8 @@ def test_a_program_is_used_for_further_episodes(nothing_left: None) -> None:
     [
         ("is not valid", "environment", "the sandbox has failed"),
         ("dies", "ended", "ended without an answer"),
-        ("fixed address", "environment", "asks a model at api.openai.com itself.*workflow.judge"),
+        ("http://api.openai.com/any", "environment", "asks a model at api.openai.com itself.*workflow.judge"),
+        ("http://127.0.0.1:9/v1", "environment", "asks a model at 127.0.0.1:9 itself.*workflow.judge"),
         ("asks a judge", "environment", "OPENAI_BASE_URL"),  # no address of ours, nor the user's
     ],
 )
@@ -238,7 +190,7 @@ def test_an_environment_that_cannot_be_opened_is_said_in_one_line(
 def test_tasks_of_another_reader_are_refused(nothing_left: None) -> None:
     async def run() -> None:
         async with LibraryWorkflow().open() as live:
-            await live.execute(Task("one", "What?"), Silent(""))  # type: ignore[arg-type]
+            await live.execute(Task("one", "What?"), Unanswered())  # type: ignore[arg-type]
 
     with pytest.raises(WorkflowFailed, match="read tasks with the reader library"):
         asyncio.run(run())

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.plugins.environments.libraries import Job, assert_trained, needs_library, run, scripted
+from tests.plugins.environments.libraries import (
+    Job,
+    assert_own_model_is_refused,
+    assert_trained,
+    needs_library,
+    run,
+    scripted,
+)
 
 pytestmark = [needs_library, pytest.mark.models("starter")]
 
@@ -103,3 +110,24 @@ def test_a_score_that_is_not_named_is_asked_for(tmp_path: Path, monkeypatch: pyt
     assert (
         episode.failure == "workflow:environment" and f"{SCORER}.utility, {SCORER}.security" in episode.error
     )
+
+
+ASKS = """
+from inspect_ai import Task, task
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.scorer import Score, mean, scorer
+from judging import judged
+@scorer(metrics=[mean()])
+def right():
+    async def score(state, target):
+        return Score(value=judged(state.output.completion))
+    return score
+@task
+def sums():
+    return Task(dataset=MemoryDataset([Sample(input="What is 2 + 2?", target="4")]), scorer=right())
+"""
+
+
+def test_a_task_with_a_model_of_its_own_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_own_model_is_refused(tmp_path, "inspect", {"asks.py": ASKS}, {"task": "asks:sums"})

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ajet import Task, load_run
+from ajet import ConfigError, Task, load_run
 from ajet.cli import run_program
 from ajet_environments import ChatWorkflow, McpTools
 from tests.patience import PATIENCE
@@ -86,6 +86,61 @@ def test_the_model_calls_the_tools_of_a_server_and_reads_what_they_say(sums: Pat
     assert len(episode.timelines) == 1 and episode.response == "It is 42."
 
 
+AGENT = """
+import openai
+async def run(task, tuner, tools):
+    client = openai.AsyncOpenAI(base_url="http://model.invalid/v1", api_key="any")
+    messages = [{"role": "user", "content": task.query}]
+    while True:
+        answer = await client.chat.completions.create(model="any", messages=messages, tools=tools.functions)
+        messages.append(answer.choices[0].message.model_dump(exclude_none=True))
+        if "tool_calls" not in messages[-1]:
+            return f"said: {messages[-1]['content']}"
+        messages += [await tools.answer(call) for call in messages[-1]["tool_calls"]]
+"""
+
+
+def test_an_agent_of_the_users_gets_the_tools_that_the_job_names(sums: Path) -> None:
+    sums.with_name("agent.py").write_text(AGENT)
+    tools = {"type": "mcp", "command": ["python", sums.name]}
+    episode = check({"agent": "agent.py:run", "tools": tools}, ADDS)
+    assert (episode.failure, episode.reward, episode.calls) == (None, 1.0, 2)
+    assert len(episode.timelines) == 1 and episode.response == "said: It is 42."
+
+
+def test_servers_run_in_the_folder_of_the_job_wherever_ajet_is_started(
+    sums: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = sums.with_name("elsewhere")
+    elsewhere.mkdir()
+    tools = {"type": "mcp", "command": ["python", sums.name]}
+    Path("tasks.jsonl").write_text('{"query": "12 + 30", "answer": "42"}')
+    Path("answers.yaml").write_text(yaml.safe_dump(ADDS))
+    job = {
+        "task": {"reader": "tasks.jsonl"},
+        "workflow": {"type": "chat", "tools": tools},
+        "judge": "contains",
+    }
+    Path("job.yaml").write_text(yaml.safe_dump({**job, "model": "starter"}))
+    monkeypatch.chdir(elsewhere)
+    assert run_program(["check", "../job.yaml", "--answers", "../answers.yaml", "--group-size", "1"]) == 0
+    (folder,) = Path().glob("runs/*")
+    assert [episode.reward for episode in load_run(folder).episodes()] == [1.0]
+
+
+@pytest.mark.parametrize("agent", ["def run(task, tuner, tools): ...", "run = 7"])
+def test_an_agent_that_is_no_async_function_is_refused(agent: str, sums: Path) -> None:
+    sums.with_name("agent.py").write_text(agent)
+    with pytest.raises(ConfigError, match="write `async def` with the parameters task, tuner, tools"):
+        ChatWorkflow(agent=f"{sums.with_name('agent.py')}:run")
+
+
+def test_two_servers_with_a_tool_of_one_name_are_refused(sums: Path) -> None:
+    server = {"type": "mcp", "command": [sys.executable, str(sums)]}
+    episode = check({"tools": [server, server]}, ADDS)
+    assert episode.failure == "workflow:tools" and "two MCP servers have a tool 'add'" in episode.error
+
+
 def test_a_server_at_a_url_gives_its_tools_too(sums: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -104,7 +159,7 @@ def test_a_server_at_a_url_gives_its_tools_too(sums: Path) -> None:
                 if trying.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.1)
-        episode = check({"tools": {"type": "mcp", "url": f"http://127.0.0.1:{port}/mcp"}}, ADDS)
+        episode = check({"tools": f"http://127.0.0.1:{port}/mcp"}, ADDS)
         assert (episode.failure, episode.reward) == (None, 1.0)
     finally:
         server.terminate()
@@ -136,11 +191,17 @@ def test_a_server_that_does_not_start_fails_the_episode_in_one_line(sums: Path) 
 
 
 def test_an_agent_of_ones_own_opens_the_tools_itself(sums: Path) -> None:
-    async def agent() -> tuple[list[str], str]:
-        async with McpTools(command=(sys.executable, str(sums))).opened() as tools:
-            return tools.names, await tools.call("add", {"a": 2, "b": 2})
+    calls = [("add", '{"a": 2, "b": 2}'), ("add", "[2, 2]"), ("add", "2 + 2"), ("subtract", "{}")]
 
-    assert asyncio.run(agent()) == (["add"], "4")
+    async def agent() -> tuple[list[str], list[Any]]:
+        async with McpTools(command=("python", str(sums))).opened() as tools:
+            asked = [{"id": "1", "function": {"name": name, "arguments": given}} for name, given in calls]
+            return tools.names, [(await tools.answer(call))["content"] for call in asked]
+
+    names, said = asyncio.run(agent())
+    assert names == ["add"] and said[0] == "4"
+    assert said[1] == said[2] == "Error: the arguments are not a JSON object."
+    assert said[3] == "Error: there is no tool 'subtract'."
 
 
 @pytest.mark.slow

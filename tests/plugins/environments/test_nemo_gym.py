@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.plugins.environments.libraries import PYTHON, Job, assert_trained, needs_library
+from tests.plugins.environments.libraries import (
+    PYTHON,
+    Job,
+    assert_own_model_is_refused,
+    assert_trained,
+    needs_library,
+)
 
 pytestmark = [needs_library, pytest.mark.models("starter")]
 
@@ -76,3 +82,32 @@ def test_a_server_that_asks_a_model_for_its_reward_needs_a_frozen_target(
     (episode,) = Job(tmp_path, "nemo_gym", {"config": config}).check([{"say": "No."}], 1)
     assert episode.failure == "workflow:environment" and "workflow.judge" in episode.error
     assert "\n" not in episode.error and episode.calls == 0
+
+
+ASKS = """
+from judging import judged
+from nemo_gym.base_resources_server import BaseResourcesServerConfig, BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer
+class Asks(SimpleResourcesServer):
+    config: BaseResourcesServerConfig
+    async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
+        return BaseVerifyResponse(**body.model_dump(), reward=judged(body.response.output[-1].content[-1].text))
+"""
+AGENT = {
+    "entrypoint": "app.py",
+    "resources_server": {"type": "resources_servers", "name": "asks"},
+    "model_server": {"type": "responses_api_models", "name": "policy_model"},
+}
+
+
+def test_a_server_with_a_model_of_its_own_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    server = {"asks": {"resources_servers": {"asks": {"entrypoint": "app.py", "domain": "other"}}}}
+    agent = {"asks_agent": {"responses_api_agents": {"simple_agent": AGENT}}}
+    row = {"responses_create_params": {"input": [{"role": "user", "content": "What is 2 + 2?"}]}}
+    files = {
+        "resources_servers/asks/app.py": ASKS,
+        "asks.yaml": json.dumps({**server, **agent}),
+        "rows.jsonl": json.dumps(row),
+    }
+    options = {"config": str(tmp_path / "asks.yaml"), "data": str(tmp_path / "rows.jsonl")}
+    assert_own_model_is_refused(tmp_path, "nemo_gym", files, options)

@@ -1,20 +1,28 @@
-"""Environments of OpenEnv that nobody here wrote: one from the package index, and the one that `openenv init` writes."""
+"""Environments of OpenEnv that nobody here wrote: one from the package index, the one that `openenv init` writes, and those of
+the project's repository, whose clone OPENENV_CHECKOUT names."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ajet import Task
-from ajet_environments import LibraryWorkflow
-from tests.plugins.environments.libraries import PYTHON, Job, assert_trained, needs_library, run
-from tests.plugins.environments.test_episodes import Silent, say_nothing
+from tests.plugins.environments.libraries import (
+    PYTHON,
+    Job,
+    assert_own_model_is_refused,
+    assert_trained,
+    cancel_episodes,
+    needs_library,
+    processes_with,
+    run,
+)
 
 pytestmark = [needs_library, pytest.mark.models("starter")]
 
@@ -100,42 +108,116 @@ def test_the_starter_is_trained_for_two_steps(tmp_path: Path, monkeypatch: pytes
     assert_trained(World("echo", tmp_path).job.train())
 
 
-def test_after_200_cancelled_episodes_no_process_and_no_socket_is_left(tmp_path: Path) -> None:
-    world, draw = World("echo", tmp_path), random.Random(0)
-    about = {
-        "library": "openenv",
-        "venv": str(Path(PYTHON).parents[1]),
-        "options": {"app": world.app},
-        "variables": world.variables,
-    }
-    task = Task("one", metadata={"environment": {**about, "index": 0}})
-
-    async def cancel_all() -> None:
-        server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
-        tuner: Any = Silent(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
-        before = len(os.listdir("/proc/self/fd"))
-        async with LibraryWorkflow().open() as live:
-
-            async def episode() -> None:
-                running = asyncio.ensure_future(live.execute(task, tuner))
-                await asyncio.wait([running], timeout=draw.uniform(0, 6))
-                running.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await running
-
-            for _ in range(40):
-                await asyncio.gather(*(episode() for _ in range(5)))
-        await asyncio.sleep(0.1)
-        assert len(os.listdir("/proc/self/fd")) <= before
-        server.close()
-
-    asyncio.run(cancel_all())
-    left = [file for file in Path("/proc").glob("[0-9]*/environ") if str(tmp_path).encode() in read(file)]
-    assert not left
+CHECKOUT = os.environ.get("OPENENV_CHECKOUT", "")
+ACTIONS = {
+    "maze_env": ("MazeEnv", "MazeAction", [{"action": 2}, {"action": 0}, {"action": 3}]),
+    "connect4_env": ("Connect4Env", "Connect4Action", [{"column": 3}, {"column": 9}]),
+}
+"""Of environments in the repository: client, action, and some actions."""
+PLAYS = """
+from {name}.client import {client}
+from {name}.models import {action}
+with {client}(base_url=url).sync() as client:
+    client.reset(seed=0)
+    print(sum(client.step({action}(**each)).reward for each in {actions}))
+"""
 
 
-def read(file: Path) -> bytes:
+@pytest.mark.skipif(not CHECKOUT, reason="OPENENV_CHECKOUT=FOLDER make test-environments")
+@pytest.mark.parametrize("name", ACTIONS)
+def test_rewards_of_the_projects_own_environments_are_those_of_their_clients(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    client, action, actions = ACTIONS[name]
+    app, variables = f"{name}.server.app:app", {"PYTHONPATH": f"{CHECKOUT}/envs"}
+    answers = [
+        {"turn": turn, "call": {"name": "act", "arguments": each}} for turn, each in enumerate(actions)
+    ]
+    job = Job(tmp_path, "openenv", {"app": app, "steps": len(actions)}, **variables)
+    (episode,) = job.check(answers, 1)
+    program = SERVE.format(app=app, said="") + PLAYS.format(
+        name=name, client=client, action=action, actions=actions
+    )
+    own = float(run("python", "-c", program, folder=tmp_path, **variables).splitlines()[-1])
+    assert (episode.failure, episode.calls) == (None, len(actions))
+    assert episode.reward == pytest.approx(own) and own != 0
+
+
+ASKS = """
+from judging import judged
+from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
+class Say(Action):
+    text: str
+class Asked(Observation):
+    question: str = ""
+class Sums(Environment[Say, Asked, State]):
+    state = State()
+    def reset(self, seed=None, episode_id=None, **more):
+        return Asked(question="What is 2 + 2?")
+    def step(self, action, timeout_s=None, **more):
+        return Asked(done=True, reward=judged(action.text))
+app = create_fastapi_app(Sums, Say, Asked)
+"""
+
+
+def test_an_environment_with_a_model_of_its_own_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_own_model_is_refused(tmp_path, "openenv", {"asks.py": ASKS}, {"app": "asks:app"})
+
+
+SEVERAL = """
+import uvicorn
+from openenv.core.env_server import create_app
+from echo_world.models import EchoWorldAction, EchoWorldObservation
+from echo_world.server.echo_world_environment import EchoWorldEnvironment
+app = create_app(EchoWorldEnvironment, EchoWorldAction, EchoWorldObservation, max_concurrent_envs={sessions})
+server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+import asyncio
+async def serve():
+    serving = asyncio.ensure_future(server.serve())
+    while not server.started: await asyncio.sleep(0.05)
+    print(server.servers[0].sockets[0].getsockname()[1], flush=True)
+    await serving
+asyncio.run(serve())
+"""
+OPENS = """
+from contextlib import ExitStack
+from openenv.core import GenericEnvClient
+with ExitStack() as stack:
+    for _ in range({sessions}):
+        stack.enter_context(GenericEnvClient(base_url="{url}").sync()).reset()
+print("opened")
+"""
+AT_ONCE = 5
+
+
+@contextmanager
+def serving(world: World) -> Iterator[str]:
+    """The address of a server of the environment with a few sessions at most."""
+    variables = {**os.environ, **world.variables}
+    server = subprocess.Popen(
+        [PYTHON, "-c", SEVERAL.format(sessions=AT_ONCE)], env=variables, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout
     try:
-        return file.read_bytes()
-    except OSError:
-        return b""
+        yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
+    finally:
+        server.terminate()
+        server.communicate()
+
+
+def test_after_200_cancelled_episodes_no_process_no_socket_and_no_session_is_left(tmp_path: Path) -> None:
+    world, draw = World("echo", tmp_path), random.Random(0)
+    task = world.job.task()
+    cancel_episodes([task] * 160, AT_ONCE, lambda: draw.uniform(0, 3))
+    cancel_episodes([task] * 10, AT_ONCE, lambda: None)
+    with serving(world) as url:
+        # A server with as many sessions as there are episodes at once: one that were left would be missing.
+        for _ in range(6):
+            served = Job(tmp_path, "openenv", {"url": url}, **world.variables).task()
+            cancel_episodes([served] * AT_ONCE, AT_ONCE, lambda: None)
+        run("python", "-c", OPENS.format(sessions=AT_ONCE, url=url), folder=tmp_path)
+    assert not processes_with(f"PYTHONPATH={tmp_path}".encode())

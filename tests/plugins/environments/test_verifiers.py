@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ajet_environments import marks
-from tests.plugins.environments.libraries import PYTHON, Job, assert_trained, needs_library, run, scripted
+from tests.plugins.environments.libraries import (
+    PYTHON,
+    Job,
+    assert_own_model_is_refused,
+    assert_trained,
+    cancel_episodes,
+    needs_library,
+    processes_with,
+    run,
+    scripted,
+)
 
 pytestmark = [needs_library, pytest.mark.models("starter")]
 
@@ -81,23 +91,35 @@ def test_the_starter_is_trained_for_two_steps(
     assert_trained(Job(tmp_path, "verifiers", options("Hangman-v0"), NLTK_DATA=words).train())
 
 
+ASKS = """
+import verifiers.v1 as vf
+from judging import judged
+__all__ = ["Sums"]
+class Sum(vf.Task):
+    @vf.reward(weight=1.0)
+    async def right(self, task, trace) -> float:
+        return judged(trace.last_reply)
+class Sums(vf.Taskset[Sum, vf.TasksetConfig]):
+    def load(self):
+        yield Sum(vf.TaskData(prompt="What is 2 + 2?"))
+"""
+
+
+def test_a_taskset_with_a_model_of_its_own_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = {"taskset": {"id": "asks"}, "agent": {"harness": {"id": "null"}}}
+    assert_own_model_is_refused(tmp_path, "verifiers", {"asks.py": ASKS}, options)
+
+
 def test_cancelled_and_late_episodes_leave_no_process(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    job = Job(tmp_path, "verifiers", options("WordSearch-v0"), NLTK_DATA=words)
-    episodes = job.check(GAMES["WordSearch-v0"], rollout={"timeout": 20})
-    assert episodes and all(episode.failure in (None, "timeout") for episode in episodes)
-    left = [
-        file
-        for file in Path("/proc").glob("[0-9]*/environ")
-        if marks.NAME in text(file) and words in text(file)
-    ]
-    assert not left
-
-
-def text(file: Path) -> str:
-    try:
-        return file.read_bytes().decode(errors="replace")
-    except OSError:
-        return ""
+    job, draw = Job(tmp_path, "verifiers", options("WordSearch-v0"), NLTK_DATA=words), random.Random(0)
+    cancel_episodes([job.task()] * 8, 4, lambda: draw.uniform(0, 10))
+    cancel_episodes([job.task()] * 4, 2, lambda: None)
+    late = job.check(GAMES["WordSearch-v0"], rollout={"timeout": 1})  # importing the library takes longer
+    assert [episode.failure for episode in late] == ["timeout"] * 2
+    assert not processes_with(f"NLTK_DATA={words}".encode())

@@ -21,55 +21,18 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
-HOSTS = (
-    "api.anthropic.com",
-    "api.deepseek.com",
-    "api.groq.com",
-    "api.mistral.ai",
-    "api.openai.com",
-    "api.pinference.ai",
-    "api.together.xyz",
-    "api.x.ai",
-    "generativelanguage.googleapis.com",
-    "integrate.api.nvidia.com",
-    "openrouter.ai",
-    "router.huggingface.co",
-)
-"""Hosts of models. What asks one of them is neither recorded nor the model of the job."""
-
-
-class OwnModel(Exception):
-    """The environment asks a model of its own."""
-
-
-class Hosts:
-    """Refuses connections to hosts of models, and tells of it: libraries try again for minutes, or make exceptions rewards of 0."""
-
-    def __init__(self) -> None:
-        self.refused = ""
-        self.tell: Callable[[], object] = lambda: None
-
-    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """An audit hook."""
-        if event == "socket.getaddrinfo" and (host := _text(arguments[0])) in HOSTS:
-            self.refused = (
-                f"the environment asks a model at {host} itself, which is neither trained nor recorded; "
-                "name the frozen target that is to answer it in workflow.judge, and give the environment no address of its own"
-            )
-            self.tell()
-            raise OwnModel(self.refused)
+from own_models import Watch  # type: ignore[import-not-found]  # beside this program
 
 
 class Serving:
     """Answers requests, one after the other."""
 
-    def __init__(self, library: Any, write: Any, hosts: Hosts) -> None:
+    def __init__(self, library: Any, write: Any, watch: Watch) -> None:
         self._library = library
         self._write = write
-        self._hosts = hosts
+        self._watch = watch
         self._episode: asyncio.Future[Any] | None = None
 
     async def run(self) -> None:
@@ -95,19 +58,21 @@ class Serving:
             await self._answer(json.loads(line))
 
     async def _answer(self, request: dict[str, Any]) -> None:
-        loop, self._hosts.refused = asyncio.get_running_loop(), ""
+        loop = asyncio.get_running_loop()
+        asked = [request.get("model"), request.get("judge")]
+        self._watch.begin(each["base_url"] for each in asked if each)
         doing = asyncio.ensure_future(self._do(request))
         self._episode = doing if request["do"] == "run" else None
-        self._hosts.tell = lambda: loop.call_soon_threadsafe(doing.cancel)
+        self._watch.tell = lambda: loop.call_soon_threadsafe(doing.cancel)
         try:
             answer = await doing
         except asyncio.CancelledError:
-            if not self._hosts.refused:
+            if not self._watch.refused:
                 raise
         except Exception as error:  # of the environment: the next episode may well succeed
             answer = failed(error)
-        if self._hosts.refused:
-            answer = {"ok": False, "error": self._hosts.refused}
+        if self._watch.refused:
+            answer = {"ok": False, "error": self._watch.refused}
         self._write.write(json.dumps(answer, default=str).encode() + b"\n")
         self._write.flush()
 
@@ -124,18 +89,15 @@ def failed(error: BaseException) -> dict[str, Any]:
     return {"ok": False, "error": f"{type(error).__name__}: {' '.join(str(error).split())[:2000]}"}
 
 
-def _text(host: Any) -> str:
-    return host.decode(errors="replace") if isinstance(host, bytes) else str(host)
-
-
 def main() -> None:
     """The command line."""
     write = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the library prints
-    hosts = Hosts()
-    sys.addaudithook(hosts)
+    watch = Watch()
+    sys.addaudithook(watch)
     name, options = sys.argv[1], json.loads(sys.argv[2])
     try:
+        watch.watch_clients()
         library = importlib.import_module(f"of_{name}").Library(**options)
     except Exception as error:  # of the options, or of imports of the library
         for _ in sys.stdin:
@@ -143,7 +105,7 @@ def main() -> None:
             write.flush()
         return
     try:
-        asyncio.run(Serving(library, write, hosts).run())
+        asyncio.run(Serving(library, write, watch).run())
     except asyncio.CancelledError:
         pass
     finally:

@@ -163,7 +163,9 @@ def shown(observation: Any) -> str:
     """An observation as the agent reads it: its text if it has nothing else, else JSON."""
     if not isinstance(observation, Mapping):
         return str(observation)
-    fields = {name: value for name, value in observation.items() if name not in _OURS and value != {}}
+    fields = {
+        name: value for name, value in observation.items() if name not in _OURS and value not in (None, {})
+    }
     texts = list(fields.values())
     return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else json.dumps(fields)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Library:
-    """``what`` its episodes do besides."""
+    """``what`` its episodes do besides; an address is that of a model that they ask."""
 
     def __init__(self, what: str = "", unknown: str = "") -> None:
         if unknown:
@@ -42,9 +42,9 @@ class Library:
                         await asyncio.sleep(3600)
                     except asyncio.CancelledError:
                         child = subprocess.Popen(["sleep", "3600"], start_new_session=True)
-            if self._what == "fixed address":
+            if self._what.startswith("http"):
                 with contextlib.suppress(Exception):  # as libraries do, which would make a reward of 0 of it
-                    await asyncio.to_thread(ask, "http://api.openai.com/v1", "key", "Is it right?")
+                    await asyncio.to_thread(ask, self._what, "key", "Is it right?")
             if self._what == "asks a judge":
                 said = ask(os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"], f"Is {said} right?")
             if self._what == "is not valid":
