@@ -139,6 +139,15 @@ def test_a_field_set_over_a_short_form_keeps_it() -> None:
     assert (made.source_of("judge.type"), made.source_of("judge.x")) == ("1", "2")
 
 
+def test_a_validation_without_a_type_is_the_reader_with_other_fields() -> None:
+    reader = {"type": "jsonl", "path": "a.jsonl", "query": "question"}
+    made = layers({"task": {"reader": reader}}, {"task": {"validation": {"path": "b.jsonl"}}})
+    job = made.job()
+    assert job.task and job.task.validation == {**reader, "path": "b.jsonl"}
+    assert made.base_of("task.validation.query") == HERE / "1"
+    assert made.base_of("task.validation.path") == HERE / "2"
+
+
 def test_a_short_form_over_a_long_one_replaces_it_with_its_sources() -> None:
     made = layers({"judge": {"type": "exact", "ignore_case": True}}, {"judge": "math"})
     assert made.job().judge == {"type": "math"}

@@ -48,7 +48,8 @@ class TaskSettings(Settings):
         description="Reader of the training tasks: {type: jsonl, path: train.jsonl}, or a path."
     )
     validation: ReaderSpec | None = Field(
-        None, description="Reader of the validation tasks, in the same form."
+        None,
+        description="Reader of the validation tasks, in the same form. Without a type, it is the reader with these fields.",
     )
     selector: Annotated[SelectorSettings, BeforeValidator(by_type)] = Field(
         SelectorSettings(),
@@ -249,6 +250,7 @@ class Layers:
 
     def job(self) -> JobConfig:
         """The job, checked after each change. Raises ConfigError in one line, naming key, source and remedy."""
+        self._complete_validation()
         try:
             self._job = self._job or JobConfig(**self.values)
             return self._job
@@ -256,6 +258,18 @@ class Layers:
             keys = [known.key for known in (*all_keys(), *all_keys(TargetSettings, "targets.NAME."))]
             with self.located():
                 raise ConfigError(*explain_validation(error, JobConfig, "", elsewhere=keys)) from None
+
+    def _complete_validation(self) -> None:
+        """Give a validation without a type the fields of the reader that it lacks, with their sources and folders."""
+        task = self.values.get("task")
+        own, reader = (task.get("validation"), task.get("reader")) if isinstance(task, dict) else (None, None)
+        if not own or not isinstance(own, dict) or "type" in own or not isinstance(reader, dict):
+            return
+        if "task.reader" in self.objects:  # tasks of this process, which have no fields
+            return
+        for name in reader.keys() - own.keys():
+            key = f"task.reader.{name}"
+            self.set(f"task.validation.{name}", reader[name], self.source_of(key), self.base_of(key))
 
     @contextmanager
     def located(self) -> Iterator[None]:
