@@ -55,6 +55,12 @@ class EvalSampling(Settings):
     temperature: float = Field(1.0, ge=0, le=10, description="0 is greedy.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling.")
     top_k: int = Field(0, ge=0, description="Sample among the k likeliest tokens; 0 means all.")
+    min_p: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Sample among the tokens that are at least this share as likely as the likeliest; 0 means all.",
+    )
     max_tokens: int | None = Field(
         None, ge=1, description="Most tokens of an answer, for calls that say none."
     )
