@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from ajet.job.config import JobConfig, Layers, explain, parse_set
+from ajet.runs.runtime import evaluation_policy
 from ajet.types import ConfigError
 
 HERE = Path("/here")
@@ -189,6 +191,14 @@ def test_truncated_sampling_is_trained_exactly_unless_the_job_says_otherwise(
     assert settings.exact and settings.truncating == f"{name}={value}"
     allowed = layers({"rollout": {"sampling": {**sampling, "allow_truncated": True}}}).job()
     assert not allowed.rollout.sampling.exact
+
+
+def test_validation_samples_with_all_that_eval_says() -> None:
+    asked = {"top_p": 0.9, "top_k": 50, "min_p": 0.1, "max_tokens": 9}
+    job = SimpleNamespace(config=layers({"eval": {"sampling": asked}}).job())
+    policy = evaluation_policy(cast(Any, job), 0.5)
+    assert {name: getattr(policy, name) for name in asked} == asked
+    assert (policy.training, policy.temperature) == (False, 0.5)
 
 
 def test_set_reads_its_value_as_yaml() -> None:

@@ -401,4 +401,4 @@ def training_policy(job: Job) -> SamplingPolicy:
 def evaluation_policy(job: Job, temperature: float) -> SamplingPolicy:
     """`eval.sampling`, where the agent says nothing itself."""
     s = job.config.eval.sampling
-    return SamplingPolicy(False, temperature, s.top_p, s.top_k, s.max_tokens)
+    return SamplingPolicy(False, temperature, s.top_p, s.top_k, s.max_tokens, s.min_p)

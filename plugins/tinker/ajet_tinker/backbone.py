@@ -235,3 +235,7 @@ def _refuse(job: Job) -> None:
             f"{temperature:g}, but Tinker computes the logprobs that are trained at temperature 1; "
             "remove the key.",
         )
+    if job.config.eval.sampling.min_p:
+        raise ConfigError(
+            "eval.sampling.min_p", "Tinker samples without it; remove the key, or set top_p or top_k."
+        )

@@ -76,6 +76,7 @@ class ServedEngine:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or -1,
+            "min_p": sampling.min_p,
             "seed": sampling.seed,
             "stop": list(sampling.stop),
             "stop_token_ids": list(sampling.stop_token_ids),

@@ -223,6 +223,7 @@ class VerlEngine:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or -1,
+            "min_p": sampling.min_p,
             "stop": [text for text in sampling.stop if text],
             "stop_token_ids": list(sampling.stop_token_ids),
             "ignore_eos": True,

@@ -90,6 +90,7 @@ def test_a_model_of_this_machine_needs_the_name_of_one_of_tinkers(model, folder,
     ("keys", "named"),
     [
         ({"rollout.sampling.temperature": 0.7}, "rollout.sampling.temperature"),
+        ({"eval.sampling.min_p": 0.1}, "eval.sampling.min_p"),
         ({"train.algorithm": {"type": "needs_entropy.py:NeedsEntropy"}}, "train.algorithm: 'needs_entropy'"),
         ({"train.entropy": 0.1}, "train.entropy"),
         ({"targets.a.lora.rank": 2}, "targets.a.lora"),
