@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.metadata
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -227,6 +229,11 @@ def _prepare_environment(cpu: bool) -> None:
         wanted["VLLM_TARGET_DEVICE"] = "cpu"
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
+    if "VLLM_RPC_BASE_PATH" not in os.environ:
+        # vLLM leaves the sockets of its processes behind, otherwise in the folder for temporary files itself.
+        sockets = tempfile.TemporaryDirectory(prefix="vllm-", ignore_cleanup_errors=True)
+        os.environ["VLLM_RPC_BASE_PATH"] = sockets.name
+        atexit.register(sockets.cleanup)
 
 
 def _first_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,9 +111,11 @@ def test_each_step_samples_from_the_weights_of_the_step_before(
 ) -> None:
     (tmp_path / "script.py").write_text(SCRIPT.format(how.__name__))
     command = [sys.executable, str(tmp_path / "script.py"), str(checkpoints[0]), str(tmp_path)]
-    here = {"PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run(command, env=os.environ | here, stdout=subprocess.PIPE, text=True)
-    assert done.returncode == 0
+    with tempfile.TemporaryDirectory() as temporary:
+        here = {"PYTHONPATH": str(Path(__file__).parent), "TMPDIR": temporary}
+        done = subprocess.run(command, env=os.environ | here, stdout=subprocess.PIPE, text=True)
+        assert done.returncode == 0
+        assert not [path for path in Path(temporary).rglob("*") if path.is_socket()]
     assert done.stdout.count("the script runs") == 1, "vLLM's processes do not run it again"
     run = ajet.load_run(done.stdout.split()[-1])
     for step in run.metrics:
