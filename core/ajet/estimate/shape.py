@@ -37,6 +37,10 @@ class Shape:
     """Whether the head has the same weights as the embedding."""
     head_norms: bool = False
     """Whether the queries and keys of each head are normalised."""
+    past: int | None = None
+    """Numbers that an engine's cache keeps of a token; None: keys and values of every layer."""
+    states: tuple[int, int] = (0, 0)
+    """Numbers that recurrent layers keep of a context, whatever its length: in the type of the computations, and in float32."""
 
     @property
     def embedding(self) -> int:
@@ -63,7 +67,11 @@ class Shape:
 
     def cached(self, tokens: int, number: int) -> int:
         """Bytes of the keys and values of ``tokens`` tokens, with ``number`` bytes for each number."""
-        return tokens * self.layers * 2 * self.keys * number
+        return tokens * (self.layers * 2 * self.keys if self.past is None else self.past) * number
+
+    def held(self, tokens: int, number: int) -> int:
+        """Bytes of a context of ``tokens`` tokens: keys and values, and the states of recurrent layers."""
+        return self.cached(tokens, number) + self.states[0] * number + self.states[1] * 4
 
 
 def read_shape(model: str) -> Shape:

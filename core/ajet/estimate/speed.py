@@ -74,7 +74,7 @@ def speed(sizes: JobSizes, layout: Layout, device: Device) -> Speed:
 
 def requests_at_once(sizes: JobSizes, layout: Layout) -> int:
     """How many requests an engine samples together, at least one: as many as run, have room in its cache, and it accepts."""
-    held = sizes.shape.cached(sizes.prompt + sizes.answer, layout.number)
+    held = sizes.shape.held(sizes.prompt + sizes.answer, layout.number)
     running = -(-min(layout.running, sizes.episodes) // layout.engines)
     return max(1, min(running, layout.cache // held, layout.batch))
 
@@ -82,7 +82,7 @@ def requests_at_once(sizes: JobSizes, layout: Layout) -> int:
 def sampling_rate(sizes: JobSizes, layout: Layout, device: Device, at_once: int, bound: int) -> float:
     """Tokens that one engine samples in a second; ``bound`` 0 is the lowest estimate and 1 the highest."""
     shape, gpus = sizes.shape, layout.engine_gpus
-    held = shape.cached(sizes.prompt + sizes.answer // 2, layout.number)
+    held = shape.held(sizes.prompt + sizes.answer // 2, layout.number)
     read = (_read_weights(sizes, layout.number) + at_once * held) / (
         gpus * device.bandwidth * BANDWIDTH_USED[bound]
     )

@@ -20,8 +20,8 @@ MOST_TOKENS, FEWEST_TOKENS = 16384, 256
 """Bounds of a micro-batch's tokens if its size is chosen to fit. A longer sample is alone in one."""
 USEFUL_TOKENS = 1024
 """Smaller micro-batches use a GPU badly: gradient checkpointing is cheaper."""
-LEAST_CACHED = 16384
-"""Minimum tokens in the engine's cache if its size is chosen to fit: for example 8 sequences of 2048."""
+LEAST_CACHED, LEAST_CONTEXTS = 16384, 8
+"""Minimum tokens in the engine's cache if its size is chosen to fit, and the contexts that they may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ class Demand:
 
     @property
     def least_cache(self) -> int:
-        """Bytes of `LEAST_CACHED` tokens."""
-        return self.shape.cached(LEAST_CACHED, self.training.number)
+        """Bytes of `LEAST_CACHED` tokens in `LEAST_CONTEXTS` contexts."""
+        return LEAST_CONTEXTS * self.shape.held(LEAST_CACHED // LEAST_CONTEXTS, self.training.number)
 
     def checkpointed(self, checkpointing: bool) -> Demand:
         """The same demand with or without gradient checkpointing."""

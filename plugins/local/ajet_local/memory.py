@@ -16,6 +16,7 @@ from transformers import AutoConfig
 from ajet import AjetError
 from ajet.backbones import USABLE, Shape
 from ajet_local.modeling import checked_source, first_line, model_class
+from ajet_local.row_cache import EMPTY, Rows, keeps_states
 
 M_ARENA_MAX = -8
 """A parameter of `mallopt`, from glibc's malloc.h."""
@@ -27,8 +28,8 @@ def shape_of(source: str | Path) -> Shape:
         config = AutoConfig.from_pretrained(checked_source(source))
     except (OSError, ValueError) as error:
         raise AjetError(f"model {source}", f"{first_line(error)}. Check the path or the Hub id.") from error
-    with torch.device("meta"):
-        return shape_of_model(model_class(config).from_config(config))
+    with torch.device("meta"):  # where fused experts compute in bfloat16 alone
+        return shape_of_model(model_class(config).from_config(config, dtype=torch.bfloat16))
 
 
 def shape_of_model(model: Any) -> Shape:
@@ -37,6 +38,7 @@ def shape_of_model(model: Any) -> Shape:
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     head = model.get_output_embeddings()
+    past, states = _kept_of_context(model) if keeps_states(model) else (None, (0, 0))
     return Shape(
         parameters=sum(p.numel() for p in model.parameters()),
         layers=config.num_hidden_layers,
@@ -53,7 +55,23 @@ def shape_of_model(model: Any) -> Shape:
         },
         tied=head is not None and head.weight is model.get_input_embeddings().weight,
         head_norms=any(name.endswith(".q_norm") for name, _ in model.named_modules()),
+        past=past,
+        states=states,
     )
+
+
+def _kept_of_context(model: Any) -> tuple[int, tuple[int, int]]:
+    """How many numbers a model with states keeps of each token, and of a context in the model's type and in float32. A pass over one
+    token tells, which costs nothing on the device ``meta``."""
+    rows = Rows(model, [EMPTY])
+    with torch.no_grad():
+        rows.logits(torch.zeros(1, 1, dtype=torch.long, device=model.device))
+    past = states = exact = 0
+    for layer in rows[0].layers:
+        past += sum(tensor.numel() for tensor in layer.past or ())
+        states += sum(tensor.numel() for tensor in layer.states[0].values())
+        exact += sum(tensor.numel() for tensor in layer.states[1].values())
+    return past, (states, exact)
 
 
 def out_of_memory(error: BaseException) -> bool:

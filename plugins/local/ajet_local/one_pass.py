@@ -28,7 +28,7 @@ from ajet_local.scheduler import Scheduler
 
 log = logging.getLogger("ajet")
 
-TOLERATED = 0.25
+TOLERATED = 0.1
 """Most that a mean error may be, as a share of what a wrong context changes: rounding depends on the model and its type."""
 EXACT = 1e-3
 """Most that a logprob computed in float32 may be off, relative to its size if that is above 1."""
@@ -49,7 +49,7 @@ def fitting_scheduler(
         level_limits(model)
         reasons = []
         for kind in (Scheduler, RowScheduler) if _packs(model) else (RowScheduler,):
-            if not (reason := _difference_of_sampling(kind(model, activate, **sizes))):
+            if not (reason := _difference_of_sampling(lambda: kind(model, activate, **sizes), model)):
                 break
             reasons.append(reason)
         else:
@@ -113,11 +113,11 @@ def _refusal(model: Any, part: str, reason: str) -> AjetError:
 
 
 @torch.no_grad()
-def _difference_of_sampling(scheduler: Scheduler | RowScheduler) -> str:
+def _difference_of_sampling(make: Callable[[], Scheduler | RowScheduler], model: Any) -> str:
     """How the logprobs of sampled tokens differ from those of a pass; "" if they do not."""
-    model = scheduler.model
     prompts = [_ids(model, 9, 0), _ids(model, 9, 0)[:5], _ids(model, 3, 1)]
     try:
+        scheduler = make()
         completions = _sampled(scheduler, [prompts[0], *prompts, prompts[0]], 3)
         completions += _sampled(scheduler, [np.append(c.context(), prompts[2]) for c in completions[1:3]], 2)
         rows = [c.context() for c in completions]

@@ -104,8 +104,7 @@ class RowScheduler:
         self.snapshots: list[Snapshot] = []
         """The one that was used longest ago first."""
         self._lanes: dict[str | None, Lane] = {}
-        self._size = (0, 0)
-        """Bytes of a state, and of a token beside it, as far as contexts have shown."""
+        self._state, self._token = _sizes(model)
 
     @property
     def busy(self) -> bool:
@@ -119,8 +118,7 @@ class RowScheduler:
     def _bytes(self, lane: Lane, *more: int) -> int:
         """Bytes of a lane's contexts, and of further ones of these lengths: all are as wide as the longest."""
         lengths = [*lane.contexts(), *more]
-        state, token = self._size
-        return len(lengths) * (state + token * max(lengths, default=0))
+        return len(lengths) * (self._state + self._token * max(lengths, default=0))
 
     @torch.inference_mode()
     def step(self, version: int) -> None:
@@ -279,17 +277,19 @@ class RowScheduler:
         rows = Rows(self.model, [prompt.row])
         logits = rows.logits(self._ids([prompt.ids[begin:end].tolist()]))
         prompt.row = rows[0]
-        if not begin:
-            self._measure(prompt.row)
         whole = end == len(prompt.ids)
         if whole or end == prompt.cut:
             self._keep(adapter, prompt.ids[:end], prompt.row, logits)
         return end - begin, logits if whole else None
 
-    def _measure(self, row: Row) -> None:
-        """Note how large a context is. A window counts as if it had no end."""
-        token = sum(t.nbytes // t.shape[-2] for layer in row.layers for t in layer.past or ())
-        self._size = row.bytes - sum(t.nbytes for layer in row.layers for t in layer.past or ()), token
-
     def _ids(self, ids: Sequence[Sequence[int]]) -> torch.Tensor:
         return torch.tensor(ids, dtype=torch.long, device=self.model.device)
+
+
+@torch.inference_mode()
+def _sizes(model: Any) -> tuple[int, int]:
+    """Bytes that a context takes: its states, and those of each token beside them, as if a window had no end. One pass tells."""
+    rows = Rows(model, [EMPTY])
+    rows.logits(torch.zeros(1, 1, dtype=torch.long, device=model.device))
+    token = sum(t.nbytes for layer in rows[0].layers for t in layer.past or ())
+    return rows[0].bytes - token, token

@@ -47,8 +47,8 @@ def engine(model, tokenizer):
 
 
 @pytest.fixture
-def passes(model):
-    """How many tokens went through the model in each forward pass, seen by a hook on its embedding."""
+def passes(engine, model):
+    """How many tokens went through the model in each forward pass since its engine was made, seen by a hook on its embedding."""
     counts = []
     model.get_input_embeddings().register_forward_hook(lambda _, args, out: counts.append(args[0].numel()))
     return counts

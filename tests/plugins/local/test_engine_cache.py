@@ -93,6 +93,7 @@ def unique_tokens(sequences):
 
 
 def counted(model):
+    LocalEngine(model, None)  # the first one tries the model out
     counts = []
     model.get_input_embeddings().register_forward_hook(lambda _, args, out: counts.append(args[0].numel()))
     return counts
@@ -445,19 +446,22 @@ def test_a_long_text_is_scored_in_pieces(model, monkeypatch):
     run(LocalEngine(model, None), scenario)
 
 
-def test_a_window_that_a_layer_does_not_tell_is_an_error():
+def test_a_model_whose_layers_do_not_tell_their_window_is_sampled_in_rows(caplog):
     model = make_model(sliding)
     model.model.layers[1].self_attn.sliding_window = None
+    engine = LocalEngine(model, None)
+    assert "'qwen2' keeps a row for each context, which is slower: packed, its attention has" in caplog.text
 
     async def scenario(engine):
-        with pytest.raises(NotImplementedError, match="a window that it does not tell"):
-            await engine.generate(request(prompt(0, 4)))
+        asked = [request(prompt(0, length), seed=length) for length in (4, 30, 5)]
+        for one, got in zip(asked, await all_of(engine, asked), strict=True):
+            assert_exact(model, one, got)
 
-    run(LocalEngine(model, None), scenario)
+    run(engine, scenario)
 
 
-def test_a_model_with_other_attention_is_refused():
+def test_a_model_with_layers_that_its_configuration_does_not_know_is_refused():
     model = make_model(Qwen2Config)
     model.config.layer_types = ["linear_attention"] * model.config.num_hidden_layers
-    with pytest.raises(AjetError, match="cannot sample from 'qwen2'"):
+    with pytest.raises(AjetError, match="'qwen2': the engine of the local backbone cannot compute it"):
         LocalEngine(model, None)
