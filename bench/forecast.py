@@ -24,7 +24,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
-STEPS, EPISODES, TARGET = 40, 64, 0.8
+STEPS, PROBE, EPISODES, TARGET = 40, 8, 64, 0.8
 MODULE = """
 import random
 from digit_sums import CLIENT, URL
@@ -156,7 +156,7 @@ class Known:
 
         false, shares, near, counted = 0, [], 0, 0
         for seed in range(self.seed, self.seed + seeds):
-            predicted = self.forecast(self.job("learnable", seed)).steps
+            predicted = self.forecast(self.job("learnable", seed), probe_steps=PROBE).steps
             rewards, alarms, share = self.run(self.job("healthy", seed), self.steps, train_job)
             false += len(alarms)
             shares.append(share)
@@ -183,14 +183,25 @@ class Known:
         ]
         return sum(held), len(held)
 
-    def forecast(self, job: Any, *, attacks: bool = False, episodes: int = EPISODES, first: int = 0) -> Any:
+    def forecast(
+        self,
+        job: Any,
+        *,
+        attacks: bool = False,
+        episodes: int = EPISODES,
+        first: int = 0,
+        probe_steps: int = 0,
+    ) -> Any:
         """The forecast of a job."""
-        from ajet.runs.forecast import Budget, forecast
+        from ajet.runs.forecast.forecast import Asked
+        from ajet.runs.forecast.forecast import forecast as make_forecast
+        from ajet.runs.forecast.steps import probe
         from ajet.runs.runtime import trainer_of
 
+        probed = probe(job, probe_steps) if probe_steps else None
         trainer = trainer_of(job)
-        budget = Budget(episodes=max(episodes, first * 8))
-        return forecast(job, trainer.engine, budget=budget, target=TARGET, trainer=trainer, attacks=attacks)
+        asked = Asked(episodes=max(episodes, first * 8), target=TARGET, attack=attacks)
+        return make_forecast(job, trainer.engine, asked, trainer=trainer, probe=probed)
 
     def run(self, job: Any, steps: int, train_job: Any) -> tuple[list[float], list[str], float]:
         """Train a job for so many steps: its rewards, its alarms in their order, and the share of its CPU time that they took."""

@@ -31,6 +31,7 @@ _WHERE = {
     "Evaluation": "api.results",
     "Filter": "interfaces.filter",
     "Finding": "types",
+    "Forecast": "api.results",
     "Group": "api.learner",
     "GroupJudge": "interfaces.judge",
     "Job": "job.job",
@@ -63,6 +64,7 @@ _WHERE = {
     "WorkflowPlugin": "interfaces.workflow",
     "acheck": "api.jobs",
     "aevaluate": "api.jobs",
+    "aforecast": "api.jobs",
     "arun": "api.jobs",
     "aselect_model": "api.selection",
     "atune_prompt": "api.prompts",
@@ -71,6 +73,7 @@ _WHERE = {
     "dpo": "api.jobs",
     "evaluate": "api.jobs",
     "find_recipe": "job.models",
+    "forecast": "api.jobs",
     "hookimpl": "hookspecs",
     "label": "capture.context",
     "list_runs": "api.results",
@@ -92,10 +95,12 @@ _EARLIER = ("AgentJetJob", "AjetTuner", "BaseJudge", "WorkflowTask", "bp")
 if TYPE_CHECKING:
     from ajet.api.jobs import acheck as acheck
     from ajet.api.jobs import aevaluate as aevaluate
+    from ajet.api.jobs import aforecast as aforecast
     from ajet.api.jobs import arun as arun
     from ajet.api.jobs import check as check
     from ajet.api.jobs import dpo as dpo
     from ajet.api.jobs import evaluate as evaluate
+    from ajet.api.jobs import forecast as forecast
     from ajet.api.jobs import run as run
     from ajet.api.jobs import sft as sft
     from ajet.api.learner import Group as Group
@@ -107,6 +112,7 @@ if TYPE_CHECKING:
     from ajet.api.results import Check as Check
     from ajet.api.results import Episode as Episode
     from ajet.api.results import Evaluation as Evaluation
+    from ajet.api.results import Forecast as Forecast
     from ajet.api.results import Run as Run
     from ajet.api.results import Runs as Runs
     from ajet.api.results import Scores as Scores

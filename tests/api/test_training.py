@@ -90,6 +90,18 @@ def test_evaluate_and_check_run_without_training(training: Arguments, agent: Age
     ]
 
 
+def test_a_forecast_says_what_keeps_a_job_from_learning(
+    training: Arguments, agent: Agent, folder: Path
+) -> None:
+    del training["steps"]
+    (folder / "answers.yaml").write_text("- {say: '7'}\n")
+    found = ajet.forecast(workflow=agent, judge=long, episodes=8, answers="answers.yaml", **training)
+    assert not found.ok and found.figures.signal[4][0] == 0
+    assert "too hard" in [name for name, what, remedy in found.causes if what and remedy]
+    assert str(found).startswith("ajet forecast · agent.<locals>.local") and "too hard" in repr(found)
+    assert len(found.episodes()) == 8
+
+
 def test_an_evaluation_names_its_model_by_argument_or_by_job(
     training: Arguments, agent: Agent, folder: Path
 ) -> None:

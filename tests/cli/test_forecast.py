@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from ajet.interfaces.progress import Silent
-from ajet.runs.forecast import learning_rates, noise_of
+from ajet.runs.forecast.causes import learning_rates
+from ajet.runs.forecast.noise import noise_of
+from ajet.runs.forecast.steps import Rate, spread, steps_to
 from tests.tiny import save_tiny_model
 from tests.tokenizers import thinker
 
@@ -31,6 +33,9 @@ def exact(task, output):
 
 def tossed(task, output, episode):
     return hashlib.sha256(episode.id.encode()).digest()[0] < 128
+
+def mostly(task, output, episode):
+    return hashlib.sha256(episode.id.encode()).digest()[0] < 240
 
 def noisy(task, output):
     return float(random.random() < 0.5)
@@ -90,6 +95,7 @@ def forecast(folder: Folder, *options: str, episodes: int = 32) -> dict[str, Any
     ("options", "cause"),
     [
         (("--judge", "judges.py:tossed"), None),
+        (("--judge", "judges.py:mostly"), "saturated"),
         (("--judge", "judges.py:exact"), "too hard"),
         (("--judge", "judges.py:noisy"), "noisy judge"),
         (("--judge", "judges.py:fails"), "failed episodes"),
@@ -126,11 +132,41 @@ def test_figures_have_intervals_and_hold_for_what_the_episodes_come_from(folder:
             assert low <= estimate <= high and low <= value <= high
     middle, low, high = found["steps"]
     start = found["pass_at"]["1"][0]
-    assert middle == pytest.approx((math.log(4) - math.log(start / (1 - start))) / 0.08), (
+    assert middle == pytest.approx((math.log(4) - math.log(start / (1 - start))) / 0.08, rel=0.01), (
         "log-odds, 0.08 a step"
     )
-    assert (low, high) == pytest.approx((middle / 3.2, middle * 3.2)) and found["gradient"] is None
+    assert (low, high) == pytest.approx((middle / 3.2, middle * 3.2), rel=0.01) and found["gradient"] is None
     assert found["step_tokens"] > 0 and found["judge"]["changed"] == 0
+
+
+@pytest.mark.parametrize("rise", [0.04, 0.08, 0.24])
+def test_steps_that_were_trained_tell_how_fast_the_odds_rise(rise: float) -> None:
+    def share(step: int) -> float:
+        return 1 / (1 + math.exp(-(rise * step - 1)))
+
+    start = Rate(0, share(0), 8)
+    truth = (math.log(4) + 1) / rise
+    blind = steps_to(0.8, [start], spread=0.25)
+    assert blind[0] == pytest.approx((math.log(4) + 1) / 0.08, rel=0.01)
+    seen = steps_to(0.8, [start, *(Rate(step, share(step), 400) for step in range(8))], spread=0.25)
+    assert seen[0] == pytest.approx(truth, rel=0.05) and seen[1] < truth < seen[2]
+    assert seen[2] / seen[1] < blind[2] / blind[1], "and their interval is narrower"
+
+
+def test_the_spread_of_groups_by_hand() -> None:
+    alike, mixed = [[1, 1], [0, 0]], [[1, 0], [0, 1]]
+    assert spread(alike) == 1 and spread(mixed) == 1 / 2 and spread([[1, 0]]) == 1
+
+
+def test_a_probe_trains_and_is_thrown_away(folder: Folder) -> None:
+    save_tiny_model(folder.path / "tiny", thinker())
+    options = ("--model", "tiny", "--judge", "judges.py:tossed", "--episodes", "8", "--probe", "2", "--json")
+    shown = folder.ajet("forecast", "job.yaml", *options)
+    found = json.loads(shown.out.splitlines()[-1])
+    assert len(found["probe"]["rewards"]) == 2 and found["step_seconds"] == found["probe"]["seconds"] > 0
+    assert [run.name.rpartition("-")[2] for run in (folder.path / "runs").iterdir()] == ["forecast"]
+    refused = folder.ajet("forecast", "job.yaml", "--answers", "answers.yaml", "--probe", "2")
+    assert refused.code == 2 and "--probe and --answers: exclude each other" in refused.err
 
 
 def test_the_noise_of_a_gradient_by_hand() -> None:

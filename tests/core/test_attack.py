@@ -13,7 +13,7 @@ import pytest
 from ajet.interfaces.judge import FunctionJudge
 from ajet.interfaces.progress import Silent
 from ajet.rollout.episode import Episode, Plan
-from ajet.runs.attack import Hole, attack
+from ajet.runs.forecast.attack import Hole, attack
 from ajet.tracker.record import EpisodeRecord
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
 

@@ -28,6 +28,7 @@ from ajet.utils.suggest import nearest
 
 if TYPE_CHECKING:
     from ajet.runs.check import Report
+    from ajet.runs.forecast.figures import Forecast as Figures
 
 _VALIDATIONS = ("validation", "greedy")
 
@@ -307,13 +308,27 @@ class Evaluation(Scores):
         return Run(self.dir).episodes()
 
 
-class Check:
-    """What `ajet.check` found. ``report`` holds the numbers, ``text`` is what the command prints."""
+class Page:
+    """A few episodes that were run without training, and ``text``, what the command prints of them."""
 
     def __init__(self, report: Report, text: str) -> None:
         self.report = report
         self.text = text
         self.dir = report.run_dir
+
+    def episodes(self) -> list[Episode]:
+        """The episodes, in the order in which they ended."""
+        return Run(self.dir).episodes()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f"<pre style='font-family:monospace'>{html.escape(self.text)}</pre>"
+
+
+class Check(Page):
+    """What `ajet.check` found. ``report`` holds the numbers."""
 
     @property
     def ok(self) -> bool:
@@ -325,19 +340,36 @@ class Check:
         """(what is wrong, what helps), worst first."""
         return self.report.warnings
 
-    def episodes(self) -> list[Episode]:
-        """The episodes, in the order in which they ended."""
-        return Run(self.dir).episodes()
-
-    def __str__(self) -> str:
-        return self.text
-
     def __repr__(self) -> str:
         failed = sum(e.failure is not None for e in self.report.episodes)
         return f"<Check {len(self.report.episodes)} episodes, {failed} failed, {len(self.warnings)} warnings>"
 
-    def _repr_html_(self) -> str:
-        return f"<pre style='font-family:monospace'>{html.escape(self.text)}</pre>"
+
+class Forecast(Page):
+    """What `ajet.forecast` found. ``figures`` holds the numbers: ``signal``, ``pass_at``, ``steps``, …"""
+
+    def __init__(self, figures: Figures, text: str) -> None:
+        super().__init__(figures.report, text)
+        self.figures = figures
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found that keeps the job from learning: the command's exit code 0."""
+        return self.figures.ok
+
+    @property
+    def causes(self) -> Sequence[tuple[str, str, str]]:
+        """(name, what keeps the job from learning, what helps), worst first."""
+        return self.figures.causes
+
+    @property
+    def suggestions(self) -> Sequence[tuple[str, str]]:
+        """(setting, why it is worth a try)"""
+        return self.figures.suggestions
+
+    def __repr__(self) -> str:
+        named = ", ".join(name for name, _, _ in self.causes) or "nothing in the way"
+        return f"<Forecast {len(self.report.episodes)} episodes, {named}>"
 
 
 class Runs(Sequence[Run]):

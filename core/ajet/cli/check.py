@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ajet.cli.options import JobFile, Judge, Model, Seed, Sets, Tasks, With, Workflow
+from ajet.cli.options import Answers, JobFile, Judge, Model, Seed, Sets, Tasks, With, Workflow
 
 
 def check(
@@ -16,14 +15,7 @@ def check(
     tasks: Tasks = None,
     judge: Judge = None,
     model: Model = None,
-    answers: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Answers to use instead of the model's: a YAML list of rules with `say` or `call`, and `turn`, the "
-            "number of the call in its episode, from 0.",
-        ),
-    ] = None,
+    answers: Answers = None,
     context_length: Annotated[
         int | None,
         typer.Option(metavar="N", help="Maximum tokens of a call with --answers; default: no limit.", min=1),

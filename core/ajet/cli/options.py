@@ -25,6 +25,14 @@ Judge = Annotated[str | None, option("judge")]
 Model = Annotated[str | None, option("model")]
 Backbone = Annotated[str | None, option("backbone")]
 Episodes = Annotated[int | None, option("episodes")]
+Answers = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Answers to use instead of the model's: a YAML list of rules with `say` or `call`, and `turn`, the "
+        "number of the call in its episode, from 0.",
+    ),
+]
 Seed = Annotated[int | None, option("seed")]
 With = Annotated[
     list[str] | None,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ajet.job.job import Job
 from ajet.runs.check import spread, warnings_of
-from ajet.runs.forecast import Forecast
+from ajet.runs.forecast.figures import Forecast
 from ajet.utils.pass_at_k import Interval
 from ajet.utils.terminal import table
 
@@ -40,10 +40,7 @@ def page(job: Job, found: Forecast) -> str:
         rows.append(("gradient", _gradient(found)))
     rows += [
         ("answers", f"{spread(answers)} tokens, {report.cut} of {len(answers)} cut off by the length limit"),
-        (
-            "a step",
-            f"about {found.step_tokens:,.0f} sampled tokens; its episodes take about {found.step_seconds:.0f} s here",
-        ),
+        ("a step", _step(found)),
         ("steps", _steps(found)),
     ]
     parts = [f"ajet forecast · {job.workflow.spec} · {job.model}", table(rows, most=110)]
@@ -80,13 +77,28 @@ def _gradient(found: Forecast) -> str:
     )
 
 
+def _step(found: Forecast) -> str:
+    what = "it takes" if found.probe else "its episodes take"
+    told = f"about {found.step_tokens:,.0f} sampled tokens; {what} about {found.step_seconds:.0f} s here"
+    if found.gpus:
+        told += (
+            f"; on the GPUs {found.gpus['low']:.0f} to {found.gpus['high']:.0f} s, without agents and judges"
+        )
+    return told
+
+
 def _steps(found: Forecast) -> str:
     if not found.steps:
         return "no estimate"
     middle, low, high = found.steps
     hours = found.step_seconds / 3600
+    why = (
+        f"by {len(found.probe.rewards)} steps that were trained"
+        if found.probe
+        else "as 9 of 10 runs of the examples"
+    )
     return (
-        f"about {middle:.0f} to {found.target:.0%} ({low:.0f} to {high:.0f}, as 9 of 10 runs of the examples), {middle * hours:.1f} "
+        f"about {middle:.0f} to {found.target:.0%} ({low:.0f} to {high:.0f}, {why}), {middle * hours:.1f} "
         f"hours here ({low * hours:.1f} to {high * hours:.1f})"
     )
 

@@ -37,6 +37,15 @@ class Groups:
             event.set()
 
 
+def judged_groups(episodes: Sequence[Episode]) -> dict[int, list[Episode]]:
+    """The episodes that have not failed, by the number of their group."""
+    groups: dict[int, list[Episode]] = {}
+    for episode in episodes:
+        if episode.failure is None:
+            groups.setdefault(episode.plan.group, []).append(episode)
+    return dict(sorted(groups.items()))
+
+
 async def score(judge: GroupJudge, members: Sequence[Episode]) -> list[JudgeOutput | Exception | None]:
     """The verdicts on a complete group, one per member. Raises ValueError if the judge returned another number."""
     plan, views = members[0].plan, [e.view() for e in members]

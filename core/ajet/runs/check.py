@@ -22,6 +22,7 @@ from ajet.learning.credit import advantages
 from ajet.learning.rollouts import plan_step
 from ajet.rollout.episode import Episode
 from ajet.rollout.failures import Failure, FailureKind
+from ajet.rollout.groups import judged_groups
 from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.summary import failures, summarize
 from ajet.runs.chat_format import ChatFormatReport, describe
@@ -208,9 +209,7 @@ def examine(
     calls = [c for e in episodes for c in e.record.calls]
     counters: Counter[str] = sum((e.counters for e in episodes), Counter())
     judged = [e for e in episodes if e.failure is None]
-    groups: dict[int, list[Episode]] = {}
-    for episode in judged:
-        groups.setdefault(episode.plan.group, []).append(episode)
+    groups = judged_groups(episodes)
     hidden = job.config.task.hides(judged=True) if job.config.task else ()
     select = Selection(job.filters, job.config.train.max_timelines, str(job.config.run.seed))
     dropped: Counter[str] = Counter()

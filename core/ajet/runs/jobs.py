@@ -134,6 +134,7 @@ def check_layers(given: Given) -> Layers:
 
 def forecast_layers(given: Given) -> Layers:
     """The job to forecast: only its training tasks are run, and no weights change. Raises ConfigError."""
+    given = {**given, "episodes": None}  # of the forecast, not of a validation
     return job_of(given, {"task.validation": None}, "ajet forecast")
 
 

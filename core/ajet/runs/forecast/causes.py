@@ -1,0 +1,158 @@
+"""What keeps a job from learning, worst first, and what is worth a try."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+
+from ajet.estimate.shape import read_shape
+from ajet.job.job import Job
+from ajet.job.models import model_source
+from ajet.rollout.episode import Episode
+from ajet.runs.check import warnings_of
+from ajet.runs.forecast.figures import Forecast
+from ajet.types import ConfigError
+
+LEAST_SIGNAL = 0.1
+"""Share of groups with different rewards below which hardly anything is learned."""
+ENOUGH_SIGNAL = 0.5
+SOLVED = 0.9
+"""Pass rate from which hardly anything is left to learn."""
+MUCH_NOISE = 0.5
+"""Share of the differences within groups that the judge's noise may explain."""
+FAILED = 0.2
+"""Share of failed episodes that is named as a cause."""
+CUT = 0.3
+"""Share of episodes with a cut answer that is named as a cause, if they get hardly any reward."""
+
+
+def causes_of(job: Job, found: Forecast, has_template: bool) -> Iterator[tuple[str, str, str]]:
+    """(name, what stands in the way, what helps). ``has_template``: whether the model's tokenizer has a chat template."""
+    report, rewards = found.report, found.report.rewards
+    failed = [e for e in report.episodes if e.failed]
+    if report.episodes and len(failed) >= FAILED * len(report.episodes):
+        (what, remedy), *_ = warnings_of(report)
+        yield "failed episodes", what, remedy
+    if not has_template:
+        yield (
+            "template",
+            "the model's tokenizer has no chat template, so the model may not know its chats",
+            "Use an instruction-tuned model, or set tokenizer.chat_template.",
+        )
+    if not rewards:
+        return
+    cut = [e for e in report.episodes if e.failure is None and cut_answer(e)]
+    low, high = min(rewards), max(rewards)
+    if len(cut) >= CUT * len(rewards) and statistics.fmean(e.reward for e in cut) <= low + 0.1 * (high - low):
+        yield (
+            "cut answers",
+            f"{len(cut)} of {len(rewards)} episodes have an answer that ended at its length, and they get the reward "
+            f"{statistics.fmean(e.reward for e in cut):.2g}",
+            "Raise the agent's max_tokens or rollout.sampling.max_tokens.",
+        )
+    if learning_rate := _learning_rate(job):
+        yield ("learning rate", *learning_rate)
+    if found.judge and found.judge.share >= MUCH_NOISE and found.judge.changed:
+        noise = found.judge
+        yield (
+            "noisy judge",
+            f"judged again, {noise.changed} of {noise.judged} outputs get another reward, which explains {noise.share:.0%} of the "
+            "differences within groups",
+            "Use a judge without chance: temperature 0, clearer criteria, or the mean of several verdicts.",
+        )
+    signal_now = found.signal.get(max(found.group_size, 2))
+    solved = found.pass_at[1][0] if found.pass_at else statistics.fmean(rewards)
+    little = signal_now is not None and signal_now[0] < LEAST_SIGNAL
+    differ = f"{signal_now[0]:.0%} of groups have different rewards" if signal_now else "groups are small"
+    if (found.pass_at and solved >= max(SOLVED, found.target)) or (little and solved > 0.5):
+        yield (
+            "saturated",
+            f"{solved:.0%} is reached before training, and {differ}: nearly all tasks are solved already",
+            "Use harder tasks.",
+        )
+    elif little:
+        yield (
+            "too hard",
+            f"{differ}: the tasks are too hard for this model",
+            "Use easier tasks, a stronger model, a reward for parts of the task, or examples first (`ajet sft`).",
+        )
+    for hole in found.holes or ():
+        yield ("exploitable judge", hole.line, hole.remedy)
+
+
+def cut_answer(episode: Episode) -> bool:
+    """Whether an answer of an episode ended at its length."""
+    return any(call.generation.finish_reason == "length" for call in episode.record.calls)
+
+
+def _learning_rate(job: Job) -> tuple[str, str] | None:
+    """What is wrong with a learning rate far from those that models of this width take; None if nothing is."""
+    if not (bounds := learning_rates(job)):
+        return None
+    rate, (low, high) = job.config.train.learning_rate, bounds
+    if low <= rate <= high:
+        return None
+    how = "above" if rate > high else "below"
+    return (
+        f"train.learning_rate {rate:g} is far {how} the range of models of this width, {low:.1g} to {high:.1g}",
+        f"Set train.learning_rate within it, such as {math.sqrt(low * high):.1g}.",
+    )
+
+
+def learning_rates(job: Job) -> tuple[float, float] | None:
+    """The range of usual learning rates of a model; None if its width is not known.
+
+    The centre is that of J. Schulman and Thinking Machines Lab, "LoRA Without Regret", 2025: 5e-5 · (2000 / width)^0.775, and
+    ten times that with an adapter. The range is a hundredth to five times of it: reinforcement learning of models of 7 billion
+    weights takes 1e-6, the examples 5e-5 to 2e-3.
+    """
+    try:
+        width = read_shape(model_source(job.model, job.config.run.seed, job.progress)).hidden
+    except ConfigError:
+        return None
+    lora = any(target.lora for target in job.targets if target.trained)
+    centre = 5e-5 * (2000 / width) ** 0.775 * (10 if lora else 1)
+    return centre / 100, centre * 5
+
+
+def suggestions_of(job: Job, found: Forecast) -> Iterator[tuple[str, str]]:
+    """(setting, reason)"""
+    size, train = found.group_size, job.config.train
+    now, more = found.signal.get(size), found.signal.get(2 * size)
+    if now and more and now[0] < ENOUGH_SIGNAL and more[0] > now[0] + 0.1:
+        yield (
+            f"rollout.group_size: {2 * size}",
+            f"groups with different rewards rise from {now[0]:.0%} to {more[0]:.0%}",
+        )
+    idle = found.always + found.never
+    if (
+        found.tasks
+        and idle >= found.tasks / 3
+        and train.dynamic_sampling == 1
+        and now
+        and now[0] >= LEAST_SIGNAL
+    ):
+        yield (
+            "task.selector: difficulty",
+            f"{found.always} of {found.tasks} tasks are always solved and {found.never} never, which teaches nothing; it takes those "
+            "whose recent pass rate is near a half",
+        )
+    if found.gradient and found.gradient.noise_scale > 4 * train.batch_size:
+        scale = found.gradient.noise_scale
+        about = (
+            f"about {scale:.0f} groups"
+            if math.isfinite(scale)
+            else f"more than {found.gradient.groups} groups"
+        )
+        yield (
+            f"train.batch_size: {2 * train.batch_size}",
+            f"the gradient of a step is mostly noise: signal equals noise at {about}",
+        )
+    calls = [len(c.generation.token_ids) for e in found.report.episodes for c in e.record.calls]
+    limit = job.config.rollout.sampling.max_tokens
+    if calls and limit and not found.report.cut and limit > 4 * max(calls):
+        yield (
+            f"rollout.sampling.max_tokens: {2 * max(calls)}",
+            f"the longest answer has {max(calls)} tokens, so an answer that never ends costs {limit / max(calls):.0f} times that",
+        )

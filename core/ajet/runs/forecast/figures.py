@@ -1,0 +1,141 @@
+"""What a forecast says, and the figures that are counted from its episodes.
+
+Tasks are the independent units of all intervals, because episodes of one task are alike.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ajet.rollout.episode import Episode
+from ajet.runs.check import Report
+from ajet.runs.forecast.attack import Hole
+from ajet.runs.forecast.noise import Gradient, JudgeNoise
+from ajet.runs.forecast.steps import Probe
+from ajet.utils.pass_at_k import Interval, fitted, foreseen_signal, pass_at_k, signal, wilson
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a few episodes say of a run. Intervals are (estimate, low, high) and hold in 95 % of cases."""
+
+    report: Report
+    tasks: int
+    group_size: int
+    """The job's."""
+    signal: Mapping[int, Interval]
+    """By group size, the share of groups with different rewards."""
+    pass_at: Mapping[int, Interval]
+    """pass@k by k; empty if the judge says nothing of success and rewards are not only 0 and 1."""
+    reward: Interval | None
+    """The mean; None if none was judged. Without an interval for rewards that are not from 0 to 1, (mean, min, max)."""
+    always: int
+    """Tasks whose episodes all passed."""
+    never: int
+    judge: JudgeNoise | None
+    gradient: Gradient | None
+    step_tokens: float
+    """Sampled tokens of a training step."""
+    step_seconds: float
+    """Seconds here, with this machine's engine and load: of the steps that were trained, else of a step's rollout alone."""
+    gpus: Mapping[str, float] | None
+    """Seconds of a step on the GPUs that were asked about, without agents and judges: middle, low, high."""
+    probe: Probe | None
+    """The steps that were trained to see how fast the job learns."""
+    target: float
+    steps: Interval | None
+    """Training steps to the target; None without an estimate."""
+    holes: Sequence[Hole] | None
+    """How the judge can be fooled; None if it was not attacked."""
+    causes: Sequence[tuple[str, str, str]]
+    """(name, what stands in the way, what helps), worst first."""
+    suggestions: Sequence[tuple[str, str]]
+    """(setting, reason)"""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found that keeps the job from learning: the command's exit code 0."""
+        return not self.causes and self.reward is not None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The forecast as plain data."""
+        report = self.report
+        calls = [c for e in report.episodes for c in e.record.calls]
+        return {
+            "run_dir": str(report.run_dir),
+            "episodes": len(report.episodes),
+            "failed": sum(e.failure is not None for e in report.episodes),
+            "tasks": self.tasks,
+            "group_size": self.group_size,
+            "reward": self.reward,
+            "signal": {str(size): found for size, found in self.signal.items()},
+            "pass_at": {str(k): found for k, found in self.pass_at.items()},
+            "tasks_always_solved": self.always,
+            "tasks_never_solved": self.never,
+            "judge": asdict(self.judge) if self.judge else None,
+            "gradient": {k: v if math.isfinite(v) else None for k, v in asdict(self.gradient).items()}
+            if self.gradient
+            else None,
+            "answers": len(calls),
+            "answers_cut": report.cut,
+            "answer_tokens": statistics.fmean(len(c.generation.token_ids) for c in calls) if calls else None,
+            "longest_call": report.longest,
+            "context_length": report.context_length,
+            "step_tokens": self.step_tokens,
+            "step_seconds": self.step_seconds,
+            "gpus": self.gpus,
+            "probe": asdict(self.probe) if self.probe else None,
+            "target": self.target,
+            "steps": self.steps,
+            "holes": None if self.holes is None else [asdict(hole) for hole in self.holes],
+            "causes": [{"name": n, "what": what, "remedy": remedy} for n, what, remedy in self.causes],
+            "suggestions": [{"setting": setting, "reason": why} for setting, why in self.suggestions],
+        }
+
+
+def passed(episode: Episode) -> bool | None:
+    """Whether an episode has passed, by the judge's word or by a reward of 0 or 1; None if neither says so."""
+    if episode.is_success is not None:
+        return episode.is_success
+    return bool(episode.reward) if episode.reward in (0, 1) else None
+
+
+def signal_by_size(
+    rewards: Sequence[Sequence[float]], passes: Sequence[Sequence[bool]], size: int
+) -> dict[int, Interval]:
+    """The share of groups with different rewards, by size: measured up to the groups that were run, above them foreseen."""
+    found = {}
+    most = max(map(len, rewards), default=0)
+    beta = fitted([sum(p) for p in passes if len(p) == most], most) if passes and most > 1 else None
+    binary = all(reward in (0, 1) for group in rewards for reward in group)
+    for wanted in sorted({2, 4, 8, size, 2 * size}):
+        able = [group for group in rewards if len(group) >= wanted > 1]
+        if able and len(able) >= len(rewards) / 2:
+            found[wanted] = wilson(statistics.fmean(signal(group, wanted) for group in able), len(able))
+        elif wanted > most and beta and binary:
+            least = max((share[0] for share in found.values()), default=0.0)  # more episodes differ no less
+            found[wanted] = wilson(max(foreseen_signal(beta, wanted), least), len(rewards))
+    return found
+
+
+def passes_by_k(passes: Sequence[Sequence[bool]]) -> dict[int, Interval]:
+    found = {}
+    for k in (1, 2, 4, 8, 16, 32):
+        able = [group for group in passes if len(group) >= k]
+        if able and len(able) >= len(passes) / 2:
+            found[k] = wilson(statistics.fmean(pass_at_k(len(g), sum(g), k) for g in able), len(able))
+    return found
+
+
+def mean_reward(rewards: Sequence[Sequence[float]]) -> Interval | None:
+    every = [r for group in rewards for r in group]
+    if not every:
+        return None
+    mean = statistics.fmean(statistics.fmean(group) for group in rewards)
+    if min(every) >= 0 and max(every) <= 1:
+        return wilson(mean, len(rewards))
+    return mean, min(every), max(every)

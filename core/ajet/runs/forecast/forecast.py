@@ -1,0 +1,139 @@
+"""Runs a forecast: the episodes of `ajet check`, what else is asked of them, and what all of it says of training."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ajet.estimate.devices import Gpus
+from ajet.interfaces.backbone import Trainer
+from ajet.interfaces.engine import Engine
+from ajet.job.job import Job
+from ajet.rollout.episode import Episode
+from ajet.rollout.groups import judged_groups
+from ajet.runs.check import Report, examined
+from ajet.runs.forecast.attack import Hole, attack
+from ajet.runs.forecast.causes import LEAST_SIGNAL, causes_of, suggestions_of
+from ajet.runs.forecast.figures import Forecast, mean_reward, passed, passes_by_k, signal_by_size
+from ajet.runs.forecast.noise import Gradient, JudgeNoise, gradient_of, judged_again
+from ajet.runs.forecast.steps import Probe, Rate, spread, steps_to
+from ajet.runs.plan import Question, plan
+from ajet.runs.runtime import Runtime
+from ajet.utils.asyncrun import run
+from ajet.utils.pass_at_k import Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a forecast is to say, and what it may use."""
+
+    episodes: int = 64
+    """In all, of groups of the job's size, but of at least 4."""
+    seconds: float | None = None
+    """For running them."""
+    target: float = 0.8
+    """The pass rate to which the steps are estimated."""
+    attack: bool = False
+    """Whether the judge is attacked."""
+    gpus: Gpus | None = None
+    """On which a step is estimated, too."""
+
+
+def forecast(
+    job: Job, engine: Engine, asked: Asked, *, trainer: Trainer | None = None, probe: Probe | None = None
+) -> Forecast:
+    """Run a few episodes and say what they mean for training. ``trainer``, whose engine is ``engine``, measures gradients and is
+    left with useless optimizer state. ``probe`` are steps that were trained before. Raises AjetError."""
+    return run(_forecast(job, engine, asked, trainer, probe), job.progress.say)
+
+
+async def _forecast(
+    job: Job, engine: Engine, asked: Asked, trainer: Trainer | None, probe: Probe | None
+) -> Forecast:
+    members = max(job.config.rollout.group_size, 4)
+    judge: JudgeNoise | None = None
+    gradient: Gradient | None = None
+    holes: Sequence[Hole] | None = None
+
+    async def also(runtime: Runtime, episodes: Sequence[Episode]) -> None:
+        nonlocal judge, gradient, holes
+        judge = await judged_again(runtime, episodes)
+        if trainer is not None:
+            gradient = await asyncio.to_thread(gradient_of, job, trainer, runtime.teacher(), episodes)
+        if asked.attack:
+            holes = await attack(job, runtime.judge, episodes)
+
+    report = await examined(
+        job,
+        engine,
+        tasks=max(asked.episodes // members, 2),
+        group_size=members,
+        name="forecast",
+        seconds=asked.seconds,
+        also=also,
+    )
+    groups, size = list(judged_groups(report.episodes).values()), job.config.rollout.group_size
+    rewards = [[e.reward for e in group] for group in groups]
+    passes = [[p for e in group if (p := passed(e)) is not None] for group in groups]
+    if any(len(p) < len(r) for p, r in zip(passes, rewards, strict=True)):
+        passes = []
+    share = job.config.train.batch_size * size / max(len(report.episodes), 1)
+    found = Forecast(
+        report=report,
+        tasks=len(groups),
+        group_size=size,
+        signal=signal_by_size(rewards, passes, size),
+        pass_at=passes_by_k(passes),
+        reward=mean_reward(rewards),
+        always=sum(all(group) for group in passes),
+        never=sum(not any(group) for group in passes),
+        judge=judge,
+        gradient=gradient,
+        step_tokens=share * _sampled(report),
+        step_seconds=probe.seconds if probe else share * report.seconds,
+        gpus=planned_step(job, report, asked.gpus) if asked.gpus else None,
+        probe=probe,
+        target=asked.target,
+        steps=None,
+        holes=holes,
+        causes=(),
+        suggestions=(),
+    )
+    has_template = bool(getattr(engine.tokenizer, "chat_template", None))
+    found = replace(found, causes=tuple(causes_of(job, found, has_template)))
+    return replace(found, suggestions=tuple(suggestions_of(job, found)), steps=_steps(found, rewards))
+
+
+def _steps(found: Forecast, rewards: Sequence[Sequence[float]]) -> Interval | None:
+    """Steps until the mean reward, if it is from 0 to 1, is at the target; None if nothing suggests that the job learns."""
+    start, share = found.reward, found.signal.get(found.group_size)
+    if not start or not share or share[0] < LEAST_SIGNAL or found.causes:
+        return None
+    if not 0 <= start[0] < found.target or not 0 <= start[1] <= start[2] <= 1:
+        return None
+    return steps_to(found.target, [*_rates(start[0], found)], spread(rewards))
+
+
+def _rates(start: float, found: Forecast) -> Iterator[Rate]:
+    yield Rate(0, start, found.tasks)
+    if found.probe:
+        for step, reward in enumerate(found.probe.rewards):  # the first step samples before any update
+            yield Rate(step, reward, found.probe.groups)
+
+
+def _sampled(report: Report) -> int:
+    return sum(len(c.generation.token_ids) for e in report.episodes for c in e.record.calls)
+
+
+def planned_step(job: Job, report: Report, gpus: Gpus) -> dict[str, float]:
+    """Seconds of a step on GPUs by `ajet plan`, with the lengths that were measured: middle, low, high. Raises ConfigError."""
+    episodes, sampled = max(len(report.episodes), 1), _sampled(report)
+    asked = Question(
+        gpus=gpus,
+        prompt=max((report.merging.timeline_tokens - sampled) // episodes, 1),
+        answer=max(sampled // episodes, 1),
+    )
+    speed = plan(job.layers, asked).speed
+    parts = (speed.sampling_seconds, speed.training_seconds)
+    return {name: sum(getattr(part, name) for part in parts) for name in ("middle", "low", "high")}

@@ -1,0 +1,116 @@
+"""Training steps to a target: the log-odds of success rise by so much a step.
+
+How much is known from the recorded runs of the examples, as a lognormal distribution. A probe, a few steps that are trained in a
+temporary folder, narrows it down by Bayes' rule.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from ajet.job.job import Job
+from ajet.rollout.recorder import METRICS, live_lines
+from ajet.runs.runtime import trainer_of
+from ajet.runs.train import train_job
+from ajet.utils.pass_at_k import Interval
+
+GROWTH, GROWTH_FACTOR = 0.08, 3.2
+"""How much the log-odds of success rise in a training step: the geometric mean of the 28 recorded runs of the examples
+that learn (`learned.json`), and the factor in both directions within which 9 of 10 of them are."""
+NINE_OF_TEN = 1.645
+"""Standard deviations of a normal distribution in both directions within which 9 of 10 values are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Training steps that are thrown away."""
+
+    rewards: Sequence[float]
+    """The mean of each step."""
+    groups: int
+    """In a step."""
+    seconds: float
+    """Of a step, with its update."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A pass rate, or a mean reward from 0 to 1, after so many training steps."""
+
+    step: int
+    share: float
+    groups: int
+    """From which it is measured."""
+
+
+def probe(job: Job, steps: int) -> Probe:
+    """Train the first steps of a job in a temporary folder. Raises AjetError, also for a backbone that trains only whole jobs."""
+    with tempfile.TemporaryDirectory(prefix="ajet-probe-") as folder:
+        config = job.config.model_copy(
+            update={
+                "train": job.config.train.model_copy(update={"steps": steps, "save_every": steps}),
+                "run": job.config.run.model_copy(update={"dir": folder}),
+            }
+        )
+        few = replace(job, config=config, validation=(), loggers=())
+        lines = live_lines(train_job(few, trainer_of(few)).run_dir / METRICS)
+        trained = [line for line in lines if line["type"] == "train"]
+    return Probe(
+        [line["reward"] for line in trained],
+        job.config.train.batch_size,
+        statistics.fmean(line["seconds_rollout"] + line["seconds_update"] for line in trained),
+    )
+
+
+def spread(rewards: Sequence[Sequence[float]]) -> float:
+    """The variance of the means of groups, as a share of that of single rewards of 0 and 1: 1 if the members of a group have
+    equal rewards, 1 over their number if their task makes no difference."""
+    means = [statistics.fmean(group) for group in rewards]
+    if len(means) < 2:
+        return 1.0
+    least = 1 / max(map(len, rewards))
+    mean = _bounded(statistics.fmean(means))
+    return min(max(statistics.variance(means) / (mean * (1 - mean)), least), 1.0)
+
+
+def steps_to(target: float, rates: Sequence[Rate], spread: float) -> Interval:
+    """Steps until the rate is at the target: the median of what is likely, and what it is within in 9 of 10 cases.
+
+    For each rise b of the log-odds a + b · step, a is the best fit by weighted least squares; a rate p of g groups has the variance
+    ``spread`` · p (1 - p) / g.
+    """
+    odds = [logit(rate.share) for rate in rates]
+    weights = [rate.groups * (p := _bounded(rate.share)) * (1 - p) / spread for rate in rates]
+    middle = sum(w * rate.step for w, rate in zip(weights, rates, strict=True)) / sum(weights)
+    level = sum(w * y for w, y in zip(weights, odds, strict=True)) / sum(weights)
+    found = []
+    for number in range(-400, 401):
+        deviation = number / 100
+        rise = GROWTH * GROWTH_FACTOR ** (deviation / NINE_OF_TEN)
+        misfit = sum(
+            w * (y - level - rise * (rate.step - middle)) ** 2
+            for w, y, rate in zip(weights, odds, rates, strict=True)
+        )
+        found.append((max(middle + (logit(target) - level) / rise, 0.0), -(misfit + deviation**2) / 2))
+    found.sort()
+    most = max(likely for _, likely in found)
+    sums = list(accumulate(math.exp(likely - most) for _, likely in found))
+    low, median, high = (
+        next(steps for (steps, _), up_to in zip(found, sums, strict=True) if up_to >= share * sums[-1])
+        for share in (0.05, 0.5, 0.95)
+    )
+    return median, low, high
+
+
+def logit(share: float) -> float:
+    """The log-odds of a share, bounded as in the recorded curves."""
+    return math.log(_bounded(share) / (1 - _bounded(share)))
+
+
+def _bounded(share: float) -> float:
+    return min(max(share, 0.02), 0.98)  # beyond, a few episodes decide
