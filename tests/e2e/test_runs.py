@@ -19,6 +19,7 @@ from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.recorder import JOURNAL, METRICS, PASS_RATES, live_lines
 from tests.e2e.conftest import Project
 from tests.patience import PATIENCE
+from tests.plugins.local.test_recurrent import tiny
 
 pytestmark = pytest.mark.e2e
 
@@ -141,6 +142,23 @@ def test_a_killed_run_with_forks_ends_bit_equal_to_an_uninterrupted_one(project)
     assert len(forks) >= 12 and {fork["calls"] for fork in forks} == {1}
     run_dir = kill_and_resume(project, random.Random(3), "forks", *FORKS)
     assert weights(run_dir) == weights(whole) and story(run_dir) == story(whole)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5_text", "nemotron_h"])
+def test_a_killed_run_of_a_model_with_states_ends_bit_equal_to_an_uninterrupted_one(
+    kind: str, tmp_path: Path, tokenizer: Any
+) -> None:
+    model = tiny(kind, vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    project = Project(tmp_path, tmp_path / "model")
+    try:
+        project.ajet("run", "job.yaml", "--set", "run.dir=whole")
+        (whole,) = project.runs("whole")
+        run_dir = kill_and_resume(project, random.Random(5), "killed")
+        assert weights(run_dir) == weights(whole) and story(run_dir) == story(whole)
+    finally:
+        project.end()
 
 
 @pytest.mark.slow

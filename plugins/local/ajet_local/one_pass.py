@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -49,7 +50,7 @@ def fitting_scheduler(
         level_limits(model)
         reasons = []
         for kind in (Scheduler, RowScheduler) if _packs(model) else (RowScheduler,):
-            if not (reason := _difference_of_sampling(lambda: kind(model, activate, **sizes), model)):
+            if not (reason := _difference_of_sampling(partial(kind, model, activate, **sizes), model)):
                 break
             reasons.append(reason)
         else:

@@ -363,12 +363,12 @@ def test_a_model_that_samples_or_trains_otherwise_than_one_pass_is_refused(dtype
     plain = layer.forward
     monkeypatch.setattr(layer, "forward", lambda x, **given: plain(x, **{**given, "past_key_values": None}))
     with pytest.raises(
-        AjetError, match="'qwen3_5_text': the engine of the local backbone .* logprobs differ by"
+        AjetError, match=r"'qwen3_5_text': the engine of the local backbone .* logprobs differ by"
     ):
         LocalEngine(model, None)
     monkeypatch.setattr(layer, "forward", lambda x, **given: plain(x.flip(1), **given).flip(1))
     with pytest.raises(
-        AjetError, match="'qwen3_5_text': the trainer of the local backbone .* logprobs differ by"
+        AjetError, match=r"'qwen3_5_text': the trainer of the local backbone .* logprobs differ by"
     ):
         check_rows(model)
 
