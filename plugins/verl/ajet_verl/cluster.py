@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -61,11 +62,27 @@ def cluster(config: DictConfig, address: str | None, further: Iterable[str] = ()
         arguments["address"] = address
     else:  # without an address Ray would join a cluster that it finds on this machine
         arguments.setdefault("address", "local")
-    start_ray(runtime_env=runtime_env, **arguments)
-    try:
-        yield ray
-    finally:
-        end_ray()
+    with nullcontext() if address else _folder_of_sockets():
+        start_ray(runtime_env=runtime_env, **arguments)
+        try:
+            yield ray
+        finally:
+            end_ray()
+
+
+@contextmanager
+def _folder_of_sockets() -> Iterator[None]:
+    """A folder for the sockets of vLLM's processes, which are left when these are killed; the user may have named one."""
+    name = "VLLM_RPC_BASE_PATH"
+    if name in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="vllm-", ignore_cleanup_errors=True) as folder:
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            del os.environ[name]
 
 
 def start_ray(**arguments: Any) -> None:

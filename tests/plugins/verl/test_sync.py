@@ -117,15 +117,16 @@ def test_failures_are_counted_and_a_killed_runners_episodes_run_elsewhere(machin
             "verl": {"runners": 2, "trees": True, "actor_rollout_ref": {"rollout": {"max_model_len": 256}}},
         },
     }
-    machine.ajet("run", str(write_job(folder, job)), seconds=4 * PATIENCE)
+    machine.ajet("run", str(write_job(folder, job)), seconds=4 * PATIENCE, TMPDIR=str(machine.ray))
+    assert not [path for path in machine.ray.glob("*") if path.is_socket() or path.name.startswith("vllm-")]
 
     run = run_folder(folder)
     episodes = [line for line in lines(run / "episodes.jsonl") if line["type"] == "episode"]
     assert len({e["id"] for e in episodes}) == len(episodes) == STEPS * TASKS * MEMBERS
     failed = Counter(e["failure"] for e in episodes if e["failure"])
-    assert failed["timeout"] >= 1  # on a busy machine, others may take a minute too
+    assert failed["timeout"] >= 1 and failed["workflow:RuntimeError"] >= 1
     assert failed["context_overflow"] == 1
-    assert failed["workflow:RuntimeError"] >= 5
+    assert failed.total() >= 7  # on a busy machine, others may take a minute too, and are late instead
     assert set(failed) == {"timeout", "context_overflow", "workflow:RuntimeError"}
 
     kept = lines(run / "kept.jsonl")
