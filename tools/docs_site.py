@@ -285,8 +285,8 @@ def api_page() -> Iterator[str]:
     import ajet
 
     yield "# The API\n"
-    yield "What `import ajet` gives; [the Python API](../python.md) is the guide. `arun`, `acheck`, `aevaluate`, `aselect_model`"
-    yield "and `atune_prompt` are the awaitable versions of `run`, `check`, `evaluate`, `select_model` and `tune_prompt`.\n"
+    yield "What `import ajet` gives; [the Python API](../python.md) is the guide. `arun`, `acheck`, `aforecast`, `aevaluate`,"
+    yield "`aselect_model` and `atune_prompt` are the awaitable versions of those without the `a`.\n"
     left = {
         name: module
         for name, module in ajet._WHERE.items()

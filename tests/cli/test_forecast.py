@@ -12,7 +12,7 @@ import pytest
 from ajet.interfaces.progress import Silent
 from ajet.runs.forecast.causes import learning_rates
 from ajet.runs.forecast.noise import noise_of
-from ajet.runs.forecast.steps import Rate, spread, steps_to
+from ajet.runs.forecast.steps import Rate, steps_to
 from tests.tiny import save_tiny_model
 from tests.tokenizers import thinker
 
@@ -146,16 +146,11 @@ def test_steps_that_were_trained_tell_how_fast_the_odds_rise(rise: float) -> Non
 
     start = Rate(0, share(0), 8)
     truth = (math.log(4) + 1) / rise
-    blind = steps_to(0.8, [start], spread=0.25)
+    blind = steps_to(0.8, [start])
     assert blind[0] == pytest.approx((math.log(4) + 1) / 0.08, rel=0.01)
-    seen = steps_to(0.8, [start, *(Rate(step, share(step), 400) for step in range(8))], spread=0.25)
+    seen = steps_to(0.8, [start, *(Rate(step, share(step), 2000) for step in range(8))])
     assert seen[0] == pytest.approx(truth, rel=0.05) and seen[1] < truth < seen[2]
     assert seen[2] / seen[1] < blind[2] / blind[1], "and their interval is narrower"
-
-
-def test_the_spread_of_groups_by_hand() -> None:
-    alike, mixed = [[1, 1], [0, 0]], [[1, 0], [0, 1]]
-    assert spread(alike) == 1 and spread(mixed) == 1 / 2 and spread([[1, 0]]) == 1
 
 
 def test_a_probe_trains_and_is_thrown_away(folder: Folder) -> None:

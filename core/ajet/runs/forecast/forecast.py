@@ -17,7 +17,7 @@ from ajet.runs.forecast.attack import Hole, attack
 from ajet.runs.forecast.causes import LEAST_SIGNAL, causes_of, suggestions_of
 from ajet.runs.forecast.figures import Forecast, mean_reward, passed, passes_by_k, signal_by_size
 from ajet.runs.forecast.noise import Gradient, JudgeNoise, gradient_of, judged_again
-from ajet.runs.forecast.steps import Probe, Rate, spread, steps_to
+from ajet.runs.forecast.steps import Probe, Rate, steps_to
 from ajet.runs.plan import Question, plan
 from ajet.runs.runtime import Runtime
 from ajet.utils.asyncrun import run
@@ -102,17 +102,17 @@ async def _forecast(
     )
     has_template = bool(getattr(engine.tokenizer, "chat_template", None))
     found = replace(found, causes=tuple(causes_of(job, found, has_template)))
-    return replace(found, suggestions=tuple(suggestions_of(job, found)), steps=_steps(found, rewards))
+    return replace(found, suggestions=tuple(suggestions_of(job, found)), steps=_steps(found))
 
 
-def _steps(found: Forecast, rewards: Sequence[Sequence[float]]) -> Interval | None:
+def _steps(found: Forecast) -> Interval | None:
     """Steps until the mean reward, if it is from 0 to 1, is at the target; None if nothing suggests that the job learns."""
     start, share = found.reward, found.signal.get(found.group_size)
     if not start or not share or share[0] < LEAST_SIGNAL or found.causes:
         return None
     if not 0 <= start[0] < found.target or not 0 <= start[1] <= start[2] <= 1:
         return None
-    return steps_to(found.target, [*_rates(start[0], found)], spread(rewards))
+    return steps_to(found.target, [*_rates(start[0], found)])
 
 
 def _rates(start: float, found: Forecast) -> Iterator[Rate]:

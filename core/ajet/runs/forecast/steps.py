@@ -51,9 +51,10 @@ class Rate:
 def probe(job: Job, steps: int) -> Probe:
     """Train the first steps of a job in a temporary folder. Raises AjetError, also for a backbone that trains only whole jobs."""
     with tempfile.TemporaryDirectory(prefix="ajet-probe-") as folder:
+        few_steps = {"steps": steps, "save_every": steps, "schedule": "constant"}  # as a long run begins
         config = job.config.model_copy(
             update={
-                "train": job.config.train.model_copy(update={"steps": steps, "save_every": steps}),
+                "train": job.config.train.model_copy(update=few_steps),
                 "run": job.config.run.model_copy(update={"dir": folder}),
             }
         )
@@ -67,25 +68,14 @@ def probe(job: Job, steps: int) -> Probe:
     )
 
 
-def spread(rewards: Sequence[Sequence[float]]) -> float:
-    """The variance of the means of groups, as a share of that of single rewards of 0 and 1: 1 if the members of a group have
-    equal rewards, 1 over their number if their task makes no difference."""
-    means = [statistics.fmean(group) for group in rewards]
-    if len(means) < 2:
-        return 1.0
-    least = 1 / max(map(len, rewards))
-    mean = _bounded(statistics.fmean(means))
-    return min(max(statistics.variance(means) / (mean * (1 - mean)), least), 1.0)
-
-
-def steps_to(target: float, rates: Sequence[Rate], spread: float) -> Interval:
+def steps_to(target: float, rates: Sequence[Rate]) -> Interval:
     """Steps until the rate is at the target: the median of what is likely, and what it is within in 9 of 10 cases.
 
-    For each rise b of the log-odds a + b · step, a is the best fit by weighted least squares; a rate p of g groups has the variance
-    ``spread`` · p (1 - p) / g.
+    For each rise b of the log-odds a + b · step, a is the best fit by weighted least squares. A group counts as one episode, because
+    episodes of one task are alike: a rate p of g groups has the variance p (1 - p) / g.
     """
     odds = [logit(rate.share) for rate in rates]
-    weights = [rate.groups * (p := _bounded(rate.share)) * (1 - p) / spread for rate in rates]
+    weights = [rate.groups * (p := _bounded(rate.share)) * (1 - p) for rate in rates]
     middle = sum(w * rate.step for w, rate in zip(weights, rates, strict=True)) / sum(weights)
     level = sum(w * y for w, y in zip(weights, odds, strict=True)) / sum(weights)
     found = []
