@@ -8,6 +8,7 @@ together, in their order: deterministic runs need this to be equal bit for bit.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,12 @@ from ajet_local.memory import free_memory
 from ajet_local.modeling import context_length as model_context_length
 from ajet_local.modeling import with_cache
 from ajet_local.one_pass import fitting_scheduler
+from ajet_local.row_scheduler import RowScheduler
 from ajet_local.sight import Sight, check_sight, places, vision_of_model
 from ajet_lora.adapters import Adapters
 from ajet_trees.head import predict
+
+log = logging.getLogger("ajet")
 
 SCORED_TOGETHER = 1024
 """Scoring computes this many tokens at a time."""
@@ -38,12 +42,12 @@ waiting for the next request than by a pass without it."""
 class LocalEngine:
     """`ajet.interfaces.engine.Engine` over a Hugging Face causal model, which it may share with the trainer.
 
-    ``max_batch`` bounds the requests sampled together, ``cache_mib`` the memory for keys and values (default: a
+    ``max_batch`` bounds the requests sampled together, ``cache_mib`` the memory for keys, values and states (default: a
     quarter of the device's free memory), ``prefill_tokens`` the prompt tokens of one step. ``context_length`` defaults
-    to the model's number of positions. A ``deterministic`` engine empties its cache
-    whenever it is idle, so its samples depend only on the requests of one burst, not on what was cached before.
-    ``adapters`` are the model's; a request may name one. Raises `AjetError` for a model whose tokens it cannot
-    sample with the logprobs of one pass (`ajet_local.one_pass`).
+    to the model's number of positions. A ``deterministic`` engine empties its cache whenever it is idle, so its samples
+    depend only on the requests of one burst, not on what was cached before. ``adapters`` are the model's; a request may
+    name one. Raises `AjetError` for a model whose tokens it cannot sample with the logprobs of one pass
+    (`ajet_local.one_pass`).
     """
 
     def __init__(
@@ -63,9 +67,6 @@ class LocalEngine:
         self.deterministic = deterministic
         self._adapters = adapters or Adapters(model)
         self.model_type: str = model.config.model_type
-        self.vision = vision_of_model(model)
-        """How the model sees images; None if it reads only text."""
-        check_sight(model)
         self.scheduler = fitting_scheduler(
             model,
             self._adapters.activate,
@@ -73,6 +74,14 @@ class LocalEngine:
             cache_bytes=free_memory(model.device) // 4 if cache_mib is None else cache_mib << 20,
             prefill_tokens=prefill_tokens,
         )
+        self.vision = vision_of_model(model)
+        """How the model sees images; None if it reads only text."""
+        if isinstance(self.scheduler, RowScheduler):
+            if self.vision is not None:
+                log.warning("the local engine samples from %r with text only.", self.model_type)
+            self.vision = None
+        else:
+            check_sight(model)
         self._version = 0
         self._vocabulary = model.get_input_embeddings().num_embeddings
         self._wake: asyncio.Event | None = None
@@ -146,9 +155,12 @@ class LocalEngine:
             completion.future.cancel()
 
     def _submit(self, request: GenerateRequest) -> Completion:
-        """Queue a request. Raises RuntimeError if the engine is not running, ValueError if the request is invalid."""
+        """Queue a request. Raises RuntimeError if the engine is not running, ValueError if the request is invalid or has images for a
+        model that reads only text."""
         if self._worker is None or self._wake is None or self._worker.done():
             raise RuntimeError("the engine is not running: await engine.start() on this loop first")
+        if request.images and self.vision is None:
+            raise ValueError(f"the local engine takes no images for {self.model_type!r}: send text")
         limit = room_for(request, self.context_length, self._vocabulary)
         self._adapters.check(request.adapter)
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()

@@ -37,10 +37,10 @@ class Snapshot:
     row: Row
     logits: torch.Tensor | None
     """[1, V]: those of the last token, if they are known."""
+    bytes: int = field(init=False)
 
-    @property
-    def bytes(self) -> int:
-        return self.row.bytes + (0 if self.logits is None else self.logits.nbytes)
+    def __post_init__(self) -> None:
+        self.bytes = self.row.bytes + (0 if self.logits is None else self.logits.nbytes)
 
 
 @dataclass(eq=False, slots=True)

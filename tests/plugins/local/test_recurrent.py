@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ torch = pytest.importorskip("torch")
 from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
 from ajet.learning.settings import LoraSettings  # noqa: E402
-from ajet.types import AjetError, GenerateRequest, Sampling  # noqa: E402
+from ajet.types import AjetError, GenerateRequest, Image, Sampling  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.memory import shape_of_model  # noqa: E402
+from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E402
 from ajet_local.one_pass import check_rows  # noqa: E402
 from ajet_local.row_scheduler import RowScheduler  # noqa: E402
 from ajet_local.rows import trained_tokens  # noqa: E402
@@ -204,7 +206,11 @@ def test_gradients_of_rows_are_those_of_each_row_alone(kind):
 
     expected = naive()
     assert len(expected) > 10
-    for found in (gradients([samples]), gradients([[s] for s in samples])):
+    together, alone = gradients([samples]), gradients([[s] for s in samples])
+    enable_checkpointing(model)
+    with checkpointing(model):
+        recomputed = gradients([samples])
+    for found in (together, alone, recomputed):
         assert found.keys() == expected.keys()
         for name, gradient in expected.items():
             largest = gradient.abs().max().item()
@@ -346,6 +352,16 @@ def test_a_deterministic_engine_repeats_a_burst_bit_for_bit_whatever_came_before
 
 
 # --------------------------------------------------------------------------- what is refused
+
+
+def test_images_of_a_model_with_states_are_refused():
+    image = Image("sha256:0", b"", "png", -1)
+
+    async def scenario(engine):
+        with pytest.raises(ValueError, match="takes no images for 'lfm2': send text"):
+            await engine.generate(replace(request(prompt(0, 9)), images=(image,)))
+
+    run(LocalEngine(tiny("lfm2"), None), scenario)
 
 
 def test_a_model_of_recurrent_layers_alone_is_refused_in_one_line():
