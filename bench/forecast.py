@@ -5,8 +5,8 @@
 
 Twelve jobs: two learn, ten have a planted fault. A fault must be the first cause that the forecast names or, if it names none, the
 first alarm within a quarter of the run. Runs that learn, at several seeds, must raise no alarm. Intervals of a forecast's shares are
-compared with many more episodes of the same model, predicted steps with the steps that runs of other seeds took. Last line: one
-JSON object.
+compared with many more episodes of the same model, steps predicted with a probe of a fifth of the run (`--probe`) with those that
+runs took. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Known:
             named[fate] = self.name(fate)
             print(f"{fate}: {named[fate] or 'nothing'}", flush=True)
         right = [fate for fate, (_, names) in FAULTS.items() if self.is_right(named[fate], names)]
-        false, share, steps = self.healthy(2 if small else 10)
+        false, share, steps = self.healthy(2 if small else 12)
         held, checks = self.intervals(2 if small else 10)
         return {
             "named": len(right),
