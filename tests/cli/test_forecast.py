@@ -158,7 +158,7 @@ def test_a_probe_trains_and_is_thrown_away(folder: Folder) -> None:
     options = ("--model", "tiny", "--judge", "judges.py:tossed", "--episodes", "8", "--probe", "2", "--json")
     shown = folder.ajet("forecast", "job.yaml", *options)
     found = json.loads(shown.out.splitlines()[-1])
-    assert len(found["probe"]["rewards"]) == 2 and found["step_seconds"] == found["probe"]["seconds"] > 0
+    assert len(found["probe"]["rates"]) == 2 and found["step_seconds"] == found["probe"]["seconds"] > 0
     assert [run.name.rpartition("-")[2] for run in (folder.path / "runs").iterdir()] == ["forecast"]
     refused = folder.ajet("forecast", "job.yaml", "--answers", "answers.yaml", "--probe", "2")
     assert refused.code == 2 and "--probe and --answers: exclude each other" in refused.err

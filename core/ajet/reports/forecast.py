@@ -93,7 +93,7 @@ def _steps(found: Forecast) -> str:
     middle, low, high = found.steps
     hours = found.step_seconds / 3600
     why = (
-        f"by {len(found.probe.rewards)} steps that were trained"
+        f"by {len(found.probe.rates)} steps that were trained"
         if found.probe
         else "as 9 of 10 runs of the examples"
     )

@@ -106,8 +106,8 @@ async def _forecast(
 
 
 def _steps(found: Forecast) -> Interval | None:
-    """Steps until the mean reward, if it is from 0 to 1, is at the target; None if nothing suggests that the job learns."""
-    start, share = found.reward, found.signal.get(found.group_size)
+    """Steps until the pass rate, or a reward from 0 to 1, is at the target; None if nothing suggests that the job learns."""
+    start, share = found.pass_at.get(1) or found.reward, found.signal.get(found.group_size)
     if not start or not share or share[0] < LEAST_SIGNAL or found.causes:
         return None
     if not 0 <= start[0] < found.target or not 0 <= start[1] <= start[2] <= 1:
@@ -118,8 +118,8 @@ def _steps(found: Forecast) -> Interval | None:
 def _rates(start: float, found: Forecast) -> Iterator[Rate]:
     yield Rate(0, start, found.tasks)
     if found.probe:
-        for step, reward in enumerate(found.probe.rewards):  # the first step samples before any update
-            yield Rate(step, reward, found.probe.groups)
+        for step, rate in enumerate(found.probe.rates):  # the first step samples before any update
+            yield Rate(step, rate, found.probe.groups)
 
 
 def _sampled(report: Report) -> int:

@@ -30,8 +30,8 @@ NINE_OF_TEN = 1.645
 class Probe:
     """Training steps that are thrown away."""
 
-    rewards: Sequence[float]
-    """The mean of each step."""
+    rates: Sequence[float]
+    """The pass rate of each step; the mean reward, if the judge says nothing of success."""
     groups: int
     """In a step."""
     seconds: float
@@ -62,7 +62,7 @@ def probe(job: Job, steps: int) -> Probe:
         lines = live_lines(train_job(few, trainer_of(few)).run_dir / METRICS)
         trained = [line for line in lines if line["type"] == "train"]
     return Probe(
-        [line["reward"] for line in trained],
+        [line.get("accuracy", line["reward"]) for line in trained],
         job.config.train.batch_size,
         statistics.fmean(line["seconds_rollout"] + line["seconds_update"] for line in trained),
     )
