@@ -267,7 +267,8 @@ class Local(OnDevice, Backbone):
                     f"sampling with {name}, which is faster on a GPU; backbone.local.engine=local samples in this process"
                 )
         rollout = config.rollout
-        trainer = trainer_of(job, shared=shared, episodes=rollout.concurrency, context=rollout.context_length)
+        own = replace(job, backbone=self)  # another backbone may run this one
+        trainer = trainer_of(own, shared=shared, episodes=rollout.concurrency, context=rollout.context_length)
         return train_job(job, trainer)
 
     def _engine_name(
