@@ -609,3 +609,16 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
         from ajet_local.processors import vision_of
 
         return vision_of(str(_base(model)), tokenizer)
+
+    def support(self, model: str) -> Mapping[str, str]:
+        """See `EnginePlugin.support`. Recipes make models of a kind that works."""
+        if find_recipe(model):
+            return {}
+        from transformers import AutoConfig
+
+        from ajet_local.support import support_of
+
+        try:
+            return support_of(AutoConfig.from_pretrained(str(_base(model))))
+        except AjetError as error:
+            return {"engine": str(error)}
