@@ -11,6 +11,8 @@ from tests.chat.families import FAMILIES
 from tests.chat.programme import Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+LAYERS = "\n## Architectures on the local backbone"
+"""Where the page goes on with what tools/architectures_table.py writes."""
 SHARE = 0.9
 """How many of the families have to be complete."""
 
@@ -19,7 +21,7 @@ _HEAD = """# Families of models
 AgentJet renders chats with a model's own chat template, and finds out from that template how the model writes tool
 calls and thoughts, and which tokens end its answers. This page shows for {all} families of models what it found. Your
 own model need not be among them: `ajet doctor --model MODEL` prints the same for any model, and `ajet check` for that
-of a job.
+of a job. [Which architectures are sampled and trained](#architectures-on-the-local-backbone) is below.
 
 `make test-templates` tries each family with tool calls of many kinds, tool loops, chats, thoughts, stop tokens and
 streams. The answers are written by hand as the model writes them; no weights were run. Chat templates are files of
@@ -108,7 +110,8 @@ def page(rows: Mapping[str, str]) -> str:
     found = [rows[name] for name in FAMILIES]
     complete = sum(is_complete(r) for r in found)
     lose = sum(map(loses_calls, found))
-    return _HEAD.format(complete=complete, all=len(found), lose=lose or "none") + "\n".join(found) + "\n"
+    head = _HEAD.format(complete=complete, all=len(found), lose=lose or "none")
+    return head + "\n".join(found) + "\n" + LAYERS + PAGE.read_text().partition(LAYERS)[2]
 
 
 def is_complete(row: str) -> bool:
@@ -123,7 +126,7 @@ def loses_calls(row: str) -> bool:
 
 def committed() -> dict[str, str]:
     """The rows of the page as it is, by the families' names."""
-    lines = PAGE.read_text().splitlines() if PAGE.exists() else []
+    lines = PAGE.read_text().partition(LAYERS)[0].splitlines()
     rows = [line for line in lines if line.startswith("| ")][1:]
     return {html.unescape(_cells(line)[0]): line for line in rows}
 

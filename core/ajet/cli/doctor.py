@@ -3,7 +3,7 @@ packages that it reports."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,7 +26,8 @@ def doctor(
     model: Annotated[
         str | None,
         typer.Option(
-            help="Instead, report how chats with this model are read: folder, Hugging Face id, or a recipe such as `starter`."
+            help="Instead, report how chats with this model are read, and what the local backbone does with it: folder, Hugging Face "
+            "id, or a recipe such as `starter`."
         ),
     ] = None,
 ) -> None:
@@ -36,8 +37,8 @@ def doctor(
     from ajet.utils.terminal import table
 
     if model is not None:
-        report = chat_format(model)
-        print(table(report.rows()))
+        report, parts = about(model)
+        print(table([*report.rows(), *parts.items()]))
         raise typer.Exit(1 if report.fault else 0)
     findings = [Finding(*line) for line in (*python(), *plugins())]
     told = {finding.what for finding in findings}
@@ -55,8 +56,9 @@ def doctor(
         raise typer.Exit(1)
 
 
-def chat_format(model: str) -> ChatFormatReport:
-    """How a model's chats are read, without its weights. Raises AjetError if its tokenizer cannot be loaded."""
+def about(model: str) -> tuple[ChatFormatReport, Mapping[str, str]]:
+    """How a model's chats are read, and what the default backbone does with it, without its weights. Raises AjetError if its
+    tokenizer cannot be loaded."""
     from ajet.job.models import check_model
     from ajet.plugins import load_plugins, validated
     from ajet.runs.chat_format import describe
@@ -64,7 +66,9 @@ def chat_format(model: str) -> ChatFormatReport:
 
     check_model(model, "--model")
     engine = validated(own_engine(load_plugins(), ""), {}, "--model")
-    return describe(make_chat(*engine.tokenizer(model, 0)))
+    return describe(make_chat(*engine.tokenizer(model, 0))), {
+        f"{engine.name}: {part}": found for part, found in engine.support(model).items()
+    }
 
 
 def _mark(finding: Finding) -> str:

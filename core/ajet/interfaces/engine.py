@@ -180,6 +180,11 @@ class EnginePlugin(Plugin):
         """How a model sees images, without its weights; None if it reads only text."""
         return None
 
+    def support(self, model: str) -> Mapping[str, str]:
+        """What the engine and its backbone can do with a model, without its weights, for ``ajet doctor --model``: a few words for each
+        part, such as ``trainer``; empty if that is not known."""
+        return {}
+
 
 class ChatModelPlugin(Plugin):
     """A ChatModel to choose by name: its fields say which endpoint, file or model."""

@@ -9,7 +9,7 @@ import importlib.metadata
 import logging
 from collections.abc import Iterable
 
-from ajet import Plugin, hookimpl
+from ajet import Finding, Plugin, hookimpl
 from ajet_local.backbone import Local, LocalEnginePlugin
 from ajet_local.starter.calculator import Calculator
 from ajet_local.starter.recipe import Starter
@@ -25,7 +25,7 @@ def ajet_plugins() -> Iterable[type[Plugin]]:
 
 
 @hookimpl
-def ajet_doctor() -> Iterable[tuple[str, str, str]]:
+def ajet_doctor() -> Iterable[tuple[str, str, str] | Finding]:
     """The version of torch and the device that the local backbone would use."""
     try:
         version = importlib.metadata.version("torch")
@@ -34,4 +34,12 @@ def ajet_doctor() -> Iterable[tuple[str, str, str]]:
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    return [("local backbone", f"torch {version}, device {device}, {torch.get_num_threads()} threads", "")]
+    found: list[tuple[str, str, str] | Finding] = [
+        ("local backbone", f"torch {version}, device {device}, {torch.get_num_threads()} threads", "")
+    ]
+    from ajet_local.kernels import failing_kernels
+
+    for name in failing_kernels():
+        remedy = f"models with recurrent layers cannot be computed without an NVIDIA GPU while it is there: pip uninstall {name}"
+        found.append(Finding(name, importlib.metadata.version(name), remedy, optional=True))
+    return found

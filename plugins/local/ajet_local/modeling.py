@@ -18,6 +18,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from ajet import AjetError
 from ajet.backbones import check_available
+from ajet_local.kernels import check_kernels
 from ajet_local.processors import vision_of
 from ajet_local.quantization import nf4
 from ajet_local.sight import ATTRIBUTE
@@ -65,8 +66,9 @@ def load_model(
     quantized = {"quantization_config": nf4(dtype), "device_map": {"": device}} if four_bits else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
-        cls = model_class(AutoConfig.from_pretrained(source))
-        model = cls.from_pretrained(source, dtype=dtype, **quantized)
+        config = AutoConfig.from_pretrained(source)
+        check_kernels(source, config)
+        model = model_class(config).from_pretrained(source, dtype=dtype, **quantized)
     except (OSError, ValueError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
         raise AjetError(f"model {source}", f"{first_line(error)}. Check the path or the Hub id.") from error
     setattr(model, ATTRIBUTE, vision_of(source, tokenizer))

@@ -15,12 +15,13 @@ import torch
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
+from ajet_local.kernels import recurrent
 from ajet_local.modeling import with_cache
 
 
 def keeps_states(model: Any) -> bool:
     """Whether a layer of the model keeps more of a context than its keys and values."""
-    return any(hasattr(layer, "recurrent_states") for layer in DynamicCache(config=model.config).layers)
+    return recurrent(model.config)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,8 @@ class LocalTrainer:
                 check_rows(network)
             if reason:
                 log.warning("%ssamples are computed as rows, not as trees: %s.", name, reason.rstrip("."))
+        if auxiliary := getattr(model.config.get_text_config(), "router_aux_loss_coef", 0.0):
+            log.warning("the routers' auxiliary loss (router_aux_loss_coef: %g) is not added.", auxiliary)
         if gradient_checkpointing:
             enable_checkpointing(model)
 

@@ -50,6 +50,10 @@ def enable_trees(model: Any) -> str:
     """
     config = model.config.get_text_config()
     before = config._attn_implementation
+    if getattr(config, "output_router_logits", False):
+        config.output_router_logits = (
+            False  # for a loss of routers that no algorithm adds, and which fails over trees
+        )
     if reason := obstacle(config, model.device):
         return reason
     if before not in ("sdpa", NAME):
