@@ -19,10 +19,12 @@ from ajet.learning.packing import pack  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.types import Batch, GenerateRequest, Sample, Sampling, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
+from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.rows import trained_tokens  # noqa: E402
 from ajet_local.trees import enable_trees, has_trees, tree_tokens  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
+from tests.plugins.local import test_recurrent as recurrent  # noqa: E402
 
 BENCH = Path(__file__).resolve().parents[3] / "bench"
 ON_CUDA = [
@@ -105,6 +107,20 @@ class TestOnCuda:
         assert np.isfinite(losses).all() and losses[-1] != losses[0]
         asyncio.run(trainer.publish())
         trainer.save(tmp_path / "saved")
+
+    @pytest.mark.parametrize("kind", recurrent.SHAPES)
+    def test_models_with_states_sample_what_a_pass_in_float64_says(self, kind):
+        engine = LocalEngine(model := recurrent.tiny(kind).cuda(), None)
+        exact = recurrent.Exact(model.cpu())
+        model.cuda()
+        asked = [
+            recurrent.request(recurrent.prompt(0, 40).tolist() + recurrent.prompt(n, 3 * n).tolist(), seed=n)
+            for n in range(4)
+        ]
+        for one, answer in zip(
+            asked, recurrent.run(engine, lambda e: recurrent.all_of(e, asked)), strict=True
+        ):
+            exact.check(one, answer, 1e-3)  # products of float32 matrices may be computed in TF32
 
     def test_deterministic_runs_are_bit_equal(self, tokenizer, tmp_path):
         tiny(tokenizer).save_pretrained(tmp_path)
