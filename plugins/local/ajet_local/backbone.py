@@ -610,7 +610,8 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
 
         return vision_of(str(_base(model)), tokenizer)
 
-    def support(self, model: str) -> Mapping[str, str]:
+    @classmethod
+    def support(cls, model: str) -> Mapping[str, str]:
         """See `EnginePlugin.support`. Recipes make models of a kind that works."""
         if find_recipe(model):
             return {}
