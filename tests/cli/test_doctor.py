@@ -125,6 +125,7 @@ def test_how_chats_with_a_model_are_read_is_told_without_its_weights(folder: Fol
     assert rows["thoughts"] == "<think> … </think>" and rows["stop tokens"] == "<|stop|>, <|eos|>"
     assert rows["tools in prompts"].startswith("no")
     assert rows["breaks"].endswith("rollout.merge: text avoids it")
+    assert (rows["local: trainer"], rows["local: trees"]) == ("yes", "yes")
 
 
 def test_a_model_whose_calls_cannot_be_read_is_a_problem(folder: Folder) -> None:

@@ -57,18 +57,23 @@ def doctor(
 
 
 def about(model: str) -> tuple[ChatFormatReport, Mapping[str, str]]:
-    """How a model's chats are read, and what the default backbone does with it, without its weights. Raises AjetError if its
+    """How a model's chats are read, and what engines and their backbones do with it, without its weights. Raises AjetError if its
     tokenizer cannot be loaded."""
+    from ajet.interfaces.engine import EnginePlugin
     from ajet.job.models import check_model
     from ajet.plugins import load_plugins, validated
     from ajet.runs.chat_format import describe
     from ajet.runs.runtime import make_chat, own_engine
 
     check_model(model, "--model")
-    engine = validated(own_engine(load_plugins(), ""), {}, "--model")
-    return describe(make_chat(*engine.tokenizer(model, 0))), {
-        f"{engine.name}: {part}": found for part, found in engine.support(model).items()
+    plugins = load_plugins()
+    engine = validated(own_engine(plugins, ""), {}, "--model")
+    parts = {
+        f"{name}: {part}": found
+        for name, cls in plugins.of(EnginePlugin).items()
+        for part, found in cls.support(model).items()
     }
+    return describe(make_chat(*engine.tokenizer(model, 0))), parts
 
 
 def _mark(finding: Finding) -> str:

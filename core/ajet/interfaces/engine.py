@@ -180,7 +180,8 @@ class EnginePlugin(Plugin):
         """How a model sees images, without its weights; None if it reads only text."""
         return None
 
-    def support(self, model: str) -> Mapping[str, str]:
+    @classmethod
+    def support(cls, model: str) -> Mapping[str, str]:
         """What the engine and its backbone can do with a model, without its weights, for ``ajet doctor --model``: a few words for each
         part, such as ``trainer``; empty if that is not known."""
         return {}
