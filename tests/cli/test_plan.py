@@ -178,3 +178,22 @@ def test_jobs_that_vllm_cannot_sample_for_are_not_planned_with_it(folder: Folder
     outcome = folder.ajet("plan", *lora, "--set", "backbone.local.quantize=4bit", "--json")
     assert outcome.code == 2
     assert "backbone.local.engine: vllm cannot sample for this job, as its weights" in outcome.err
+
+
+def test_a_family_without_a_formula_is_described_by_the_backbone_and_its_states_count(folder: Folder) -> None:
+    AutoConfig = pytest.importorskip("transformers").AutoConfig
+    shape = {"hidden_size": 64, "num_hidden_layers": 4, "vocab_size": 1000, "max_position_embeddings": 4096}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
+    states = {
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 16,
+    }  # of 128 x 128 float32 in three layers
+    AutoConfig.for_model("qwen3_5_text", **shape, **heads, **states).save_pretrained(folder.path / "hybrid")
+    small = ("--gpus", "H100", "--set", "backbone.local.cache_mib=100", "--set", "rollout.concurrency=512")
+    found = planned(folder, "--model", "hybrid", *small)
+    assert found["fits"] and found["cache_tokens"] == 100 * 2**20 // (2 * 2 * 32 * 2)
+    assert found["speed"]["at_once"] == pytest.approx(100 / 3.7, rel=0.1)
+    outcome = folder.ajet("plan", "--model", "hybrid", "--gpus", "8xH100", "--backbone", "verl")
+    assert (
+        outcome.code == 2 and "its family 'qwen3_5_text' has layers that the estimate does not" in outcome.err
+    )

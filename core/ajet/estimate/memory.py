@@ -99,6 +99,8 @@ class Training:
     def layer(self) -> int:
         """Bytes that a layer saves of each token."""
         s, c, stream = self.shape, self.number, self._stream
+        if s.saved is not None:
+            return s.saved[max(c, stream) == FLOAT32] // s.layers
         # A norm saves its input in float32; if its weight is trained, also what this is multiplied with.
         norms = 2 * s.hidden * (FLOAT32 + (stream if self.whole else 0))
         if s.head_norms:

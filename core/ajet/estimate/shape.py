@@ -15,6 +15,10 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 """Values of ``model_type`` whose layers `shape_of_config` knows."""
 
 
+class UnknownFamily(ConfigError):
+    """A model's family is not in `FAMILIES`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The sizes of a model."""
@@ -41,6 +45,8 @@ class Shape:
     """Numbers that an engine's cache keeps of a token; None: keys and values of every layer."""
     states: tuple[int, int] = (0, 0)
     """Numbers that recurrent layers keep of a context, whatever its length: in the type of the computations, and in float32."""
+    saved: tuple[int, int] | None = None
+    """Bytes that autograd saves of a token in all layers, in 16 bits and in float32; None: as in a decoder of the Llama kind."""
 
     @property
     def embedding(self) -> int:
@@ -76,7 +82,7 @@ class Shape:
 
 def read_shape(model: str) -> Shape:
     """The shape of a model's folder or Hugging Face id. An id that `KNOWN` lacks is looked up in the Hugging Face cache, then
-    on the Hub. Raises ConfigError if there is no such model or its family is not in `FAMILIES`."""
+    on the Hub. Raises ConfigError if there is no such model, and UnknownFamily if its family is not in `FAMILIES`."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         return shape_of_config(_config(folder / "config.json", model), model)
@@ -87,10 +93,10 @@ def read_shape(model: str) -> Shape:
 
 
 def shape_of_config(config: Mapping[str, Any], model: str) -> Shape:
-    """The shape that a config.json describes; ``model`` names it in errors. Raises ConfigError."""
+    """The shape that a config.json describes; ``model`` names it in errors. Raises ConfigError as `read_shape` does."""
     family = config.get("model_type")
     if family not in FAMILIES:
-        raise ConfigError(
+        raise UnknownFamily(
             f"model {model}",
             f"its family {family!r} has layers that the estimate does not know. Known: {', '.join(FAMILIES)}.",
         )

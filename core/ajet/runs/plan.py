@@ -11,7 +11,7 @@ from typing import Any
 
 from ajet.estimate.devices import GIB, Gpus
 from ajet.estimate.layout import JobSizes, Layout
-from ajet.estimate.shape import Shape, read_shape
+from ajet.estimate.shape import Shape, UnknownFamily, read_shape
 from ajet.estimate.speed import Speed, speed
 from ajet.interfaces.algorithm import Algorithm
 from ajet.job.config import JobConfig, Layers
@@ -136,7 +136,7 @@ def _estimate(layers: Layers, asked: Question) -> Plan:
 
 
 def _sizes(config: JobConfig, backbone: Backbone, layers: Layers, asked: Question) -> JobSizes:
-    shape = _shape(config.model)
+    shape = _shape(config.model, backbone)
     loras = {name: target.lora for name, target in config.targets.items() if target.lora}
     context = min(config.rollout.context_length or shape.context, shape.context)
     answer = asked.answer or config.rollout.sampling.max_tokens or MEAN_TOKENS
@@ -152,7 +152,7 @@ def _sizes(config: JobConfig, backbone: Backbone, layers: Layers, asked: Questio
         adapters={name: shape.adapter_parameters(lora.rank, lora.modules) for name, lora in loras.items()},
         trained=config.train.targets or tuple(loras),
         quantized=asked.method == "qlora" or getattr(backbone, "quantize", None) is not None,
-        reference=_shape(config.train.reference) if config.train.reference else None,
+        reference=_shape(config.train.reference, backbone) if config.train.reference else None,
         keeps_first=config.train.reference is None
         and (config.train.kl > 0 or "reference" in algorithm.needs),
         entropy=config.train.entropy > 0,
@@ -166,14 +166,19 @@ def _sizes(config: JobConfig, backbone: Backbone, layers: Layers, asked: Questio
     )
 
 
-def _shape(model: str) -> Shape:
+def _shape(model: str, backbone: Backbone) -> Shape:
     if find_recipe(model):
         raise ConfigError(
             f"model {model}",
             "is a recipe, which makes a small model when it is first used. Name a model with --model, such as "
             "Qwen/Qwen3-4B, or a folder with a config.json.",
         )
-    return read_shape(model)
+    try:
+        return read_shape(model)
+    except UnknownFamily:
+        if (shape := backbone.shape(model)) is None:
+            raise
+        return shape
 
 
 def _with_method(layers: Layers, method: str | None) -> Layers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     import torch
 
     from ajet import Job
-    from ajet.backbones import Gpus, LoraSettings, TrainSettings, Vision
+    from ajet.backbones import Gpus, LoraSettings, Shape, TrainSettings, Vision
     from ajet.interfaces.engine import SharedEngine
     from ajet.interfaces.progress import Progress
     from ajet_local.engine import LocalEngine
@@ -505,6 +506,10 @@ class Local(OnDevice, Backbone):
             },
         )
 
+    def shape(self, model: str) -> Shape:
+        """See `Backbone.shape`: transformers describes any model."""
+        return _described(str(_base(model)))
+
     def alternatives(self) -> Sequence[Mapping[str, object]]:
         """See `Backbone.alternatives`: sizes that the user has set may be in the way of better ones."""
         names = ("micro_batch_tokens", "cache_mib")
@@ -522,6 +527,20 @@ class Local(OnDevice, Backbone):
         from ajet_local.export import export
 
         export(checkpoint, output, target)
+
+
+@cache
+def _described(model: str) -> Shape:
+    """The shape of a model from its configuration alone. Raises ConfigError if it has none."""
+    from transformers import AutoConfig
+
+    from ajet_local.memory import shape_of_config
+    from ajet_local.modeling import first_line
+
+    try:
+        return shape_of_config(AutoConfig.from_pretrained(model))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model {model}", f"{first_line(error)}. Check the path or the Hub id.") from error
 
 
 def _base(source: str | Path) -> str | Path:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import AutoConfig
 
 from ajet import AjetError
 from ajet.backbones import USABLE, Shape
 from ajet_local.modeling import checked_source, first_line, model_class
 from ajet_local.row_cache import EMPTY, Rows, keeps_states
+
+log = logging.getLogger("ajet")
 
 M_ARENA_MAX = -8
 """A parameter of `mallopt`, from glibc's malloc.h."""
@@ -28,8 +33,15 @@ def shape_of(source: str | Path) -> Shape:
         config = AutoConfig.from_pretrained(checked_source(source))
     except (OSError, ValueError) as error:
         raise AjetError(f"model {source}", f"{first_line(error)}. Check the path or the Hub id.") from error
+    return shape_of_config(config)
+
+
+def shape_of_config(config: Any) -> Shape:
+    """The shape of the model that a configuration of transformers describes."""
     with torch.device("meta"):  # where fused experts compute in bfloat16 alone
-        return shape_of_model(model_class(config).from_config(config, dtype=torch.bfloat16))
+        model = model_class(config).from_config(config, dtype=torch.bfloat16)
+    shape = shape_of_model(model)
+    return replace(shape, **_of_states(model)) if keeps_states(model) else shape
 
 
 def shape_of_model(model: Any) -> Shape:
@@ -38,7 +50,6 @@ def shape_of_model(model: Any) -> Shape:
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     head = model.get_output_embeddings()
-    past, states = _kept_of_context(model) if keeps_states(model) else (None, (0, 0))
     return Shape(
         parameters=sum(p.numel() for p in model.parameters()),
         layers=config.num_hidden_layers,
@@ -55,23 +66,56 @@ def shape_of_model(model: Any) -> Shape:
         },
         tied=head is not None and head.weight is model.get_input_embeddings().weight,
         head_norms=any(name.endswith(".q_norm") for name, _ in model.named_modules()),
-        past=past,
-        states=states,
     )
 
 
-def _kept_of_context(model: Any) -> tuple[int, tuple[int, int]]:
-    """How many numbers a model with states keeps of each token, and of a context in the model's type and in float32. A pass over one
-    token tells, which costs nothing on the device ``meta``."""
-    rows = Rows(model, [EMPTY])
-    with torch.no_grad():
-        rows.logits(torch.zeros(1, 1, dtype=torch.long, device=model.device))
-    past = states = exact = 0
-    for layer in rows[0].layers:
-        past += sum(tensor.numel() for tensor in layer.past or ())
-        states += sum(tensor.numel() for tensor in layer.states[0].values())
-        exact += sum(tensor.numel() for tensor in layer.states[1].values())
-    return past, (states, exact)
+PROBED = 256
+"""Tokens in steps of which activations are counted: a multiple of the chunks in which scans compute."""
+
+
+def _of_states(model: Any) -> dict[str, Any]:
+    """What a model in bfloat16 on the device ``meta`` keeps of a context, and saves for the backward pass, if it has recurrent layers:
+    fields of `Shape`. Passes tell, which cost nothing there."""
+    try:
+        rows, saved = _saved(model)
+        try:
+            exact = _saved(model.float())[1]
+        except RuntimeError:
+            exact = 2 * saved
+    except Exception as error:  # kernels of a GPU may compute nothing there
+        log.warning(
+            "the memory of %r is estimated as if it had no recurrent layers: %s.",
+            model.config.model_type,
+            first_line(error),
+        )
+        return {}
+    layers = rows[0].layers
+    return {
+        "past": sum(t.numel() // t.shape[-2] for layer in layers for t in layer.past or ()),
+        "states": tuple(sum(t.numel() for layer in layers for t in layer.states[n].values()) for n in (0, 1)),
+        "saved": (saved, exact),
+    }
+
+
+def _saved(model: Any) -> tuple[Rows, int]:
+    """A pass over one context, and how many bytes autograd saves of each of its tokens."""
+    weights = {StorageWeakRef(p.untyped_storage()) for p in model.parameters()}
+    found = []
+    for tokens in (PROBED, 2 * PROBED, 3 * PROBED):
+        saved: dict[StorageWeakRef, torch.UntypedStorage] = {}
+
+        def note(tensor: torch.Tensor, saved: Any = saved) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            saved[StorageWeakRef(storage)] = storage
+            return tensor
+
+        rows = Rows(model, [EMPTY])
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            rows.logits(torch.zeros(1, tokens, dtype=torch.long, device=model.device))
+        found.append(sum(storage.nbytes() for of, storage in saved.items() if of not in weights))
+    first, second = found[1] - found[0], found[2] - found[1]
+    # Attention on ``meta`` saves all pairs of tokens, which kernels elsewhere do not: without what is quadratic.
+    return rows, (first - 3 * (second - first) // 2) // PROBED
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -11,10 +11,11 @@ torch = pytest.importorskip("torch")
 
 from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
+from ajet.estimate.memory import Training  # noqa: E402
 from ajet.learning.settings import LoraSettings  # noqa: E402
 from ajet.types import AjetError, GenerateRequest, Image, Sampling  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
-from ajet_local.memory import shape_of_model  # noqa: E402
+from ajet_local.memory import shape_of_config  # noqa: E402
 from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E402
 from ajet_local.one_pass import check_rows  # noqa: E402
 from ajet_local.row_scheduler import RowScheduler  # noqa: E402
@@ -414,8 +415,7 @@ def test_nemotron_h_limits_its_time_steps_as_its_configuration_says_in_every_pas
 def test_the_shape_of_a_model_says_what_a_context_takes(kind):
     model = tiny(kind)
     engine = LocalEngine(model, None)
-    with torch.device("meta"):
-        shape = shape_of_model(AutoModelForCausalLM.from_config(model.config, dtype=torch.bfloat16))
+    shape = shape_of_config(model.config)
 
     async def scenario(engine):
         await engine.generate(request(prompt(0, 50), max_tokens=1))
@@ -423,3 +423,16 @@ def test_the_shape_of_a_model_says_what_a_context_takes(kind):
         assert snapshot.row.bytes == shape.held(50, 4)
 
     run(engine, scenario)
+    saved = []
+
+    def note(tensor):
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        model(input_ids=torch.zeros(1, 512, dtype=torch.long), use_cache=False, logits_to_keep=1)
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
+    measured = sum(size for at, size in sizes.items() if at not in weights)
+    ratio = Training(shape=shape, number=4).layer * shape.layers * 512 / measured
+    assert 0.9 <= ratio <= 1.7
