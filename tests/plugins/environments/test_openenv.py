@@ -212,11 +212,11 @@ def serving(world: World) -> Iterator[str]:
 def test_after_200_cancelled_episodes_no_process_no_socket_and_no_session_is_left(tmp_path: Path) -> None:
     world, draw = World("echo", tmp_path), random.Random(0)
     task = world.job.task()
-    cancel_episodes([task] * 160, AT_ONCE, lambda: draw.uniform(0, 3))
+    cancel_episodes([task] * 175, AT_ONCE, lambda: draw.uniform(0, 2))
     cancel_episodes([task] * 10, AT_ONCE, lambda: None)
     with serving(world) as url:
         # A server with as many sessions as there are episodes at once: one that were left would be missing.
-        for _ in range(6):
+        for _ in range(3):
             served = Job(tmp_path, "openenv", {"url": url}, **world.variables).task()
             cancel_episodes([served] * AT_ONCE, AT_ONCE, lambda: None)
         run("python", "-c", OPENS.format(sessions=AT_ONCE, url=url), folder=tmp_path)
