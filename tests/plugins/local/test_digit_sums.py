@@ -19,7 +19,45 @@ SUMS = [(a, b) for a in range(5) for b in range(5)]
 AGENT = f"{Path(__file__).resolve().parents[3] / 'bench' / 'digit_sums.py'}:run"
 STEPS, LAST = 80, 5
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+DELTA = {
+    "layer_types": ["linear_attention", "full_attention"],
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 16),
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+MAMBA = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 32,
+}
 ARCHITECTURES = {
+    "qwen3_5_text": DELTA,
+    "qwen3_next": {
+        **DELTA,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 64,
+    },
+    "olmo_hybrid": DELTA,
+    "granitemoehybrid": {
+        **MAMBA,
+        "layer_types": ["mamba", "attention"],
+        "num_local_experts": 0,
+        "shared_intermediate_size": 128,
+    },
+    "nemotron_h": {
+        "layers_block_type": ["mamba", "mlp", "attention", "mlp"],
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 16,
+        "n_groups": 2,
+        "chunk_size": 32,
+    },
+    "lfm2": {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+    "falcon_h1": {**MAMBA, "mamba_n_heads": 4, "mamba_d_ssm": 64},
     "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
     "olmoe": {"num_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 64},
     "gpt_oss": {
