@@ -2,11 +2,11 @@
 
     SEED=0 python bench/credit.py [TASK ...]
 
-Three tasks are those of the examples. In the others, `bench/doors`, one call decides, and the true advantage of each call is known: in
-`doors` it is the first one, in `doors_after_notes` one that follows a long answer on which nothing depends. `tokens_ratio` is how many
-times fewer sampled tokens the tree needs until its mean reward has nine tenths of the gain of plain groups; where it does not get
-there, `is_bound` says that the ratio is at most this. The correlations, in `doors`, are those of the trained advantages of single
-calls with the true ones, at the untrained model, each call with the weight that it is trained with. Last line: one JSON object.
+Three tasks are those of the examples. In the fourth, `bench/doors`, the first answer is long and decides what can be learned, a short
+second one is luck, and the true advantage of both is known. `tokens_ratio` is how many times fewer sampled tokens the tree needs until its
+mean reward (in `doors`: the share of right doors) has nine tenths of the gain of plain groups; where it does not get there, `is_bound`
+says that the ratio is at most this. The correlations, in `doors`, are those of the trained advantages of calls with the true ones,
+at the untrained model, each call with the weight that it is trained with. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ NINE_TENTHS = 0.9
 WINDOW = 5
 """Steps over which rewards are averaged."""
 TREE = {
-    "rollout.fork.where": "value",
-    "rollout.fork.depth": 2,
+    "rollout.fork.where": "uniform",
     "train.credit": "tree",
 }
 
@@ -42,11 +41,12 @@ class Task:
 
     job: Path
     settings: Mapping[str, Any]
+    measure: str = "reward"
+    """The metric of a step that is to rise."""
 
 
 TASKS = {
-    "doors": Task(DOORS / "job.yaml", {}),
-    "doors_after_notes": Task(DOORS / "job.yaml", {"task.reader.notes": True, "task.reader.rooms": 3}),
+    "doors": Task(DOORS / "job.yaml", {}, "accuracy"),
     "frozenlake": Task(
         ROOT / "examples/frozenlake/job.yaml",
         {"train.steps": 50, "train.batch_size": 8, "eval.episodes": 1, "eval.greedy": False},
@@ -78,14 +78,14 @@ def main() -> None:
     found: dict[str, Any] = {"seed": options.seed, "tree": tree, "tasks": {}, "forks_diverged": 0}
     for name in options.tasks or TASKS:
         plain, forked = (run(TASKS[name], name, kind, options.seed) for kind in ({}, tree))
-        found["tasks"][name] = compared(curve(plain), curve(forked))
+        found["tasks"][name] = compared(*(curve(found, TASKS[name].measure) for found in (plain, forked)))
         found["forks_diverged"] += sum(step.get("forks_diverged", 0) for step in steps(forked))
         print(json.dumps({name: found["tasks"][name]}), flush=True)
         if name == "doors":
             probes = {"grpo": {}, "tree": tree}
             for method, kind in probes.items():
                 probe = Task(
-                    TASKS[name].job, {"train.steps": 1, "train.batch_size": 16, "train.learning_rate": 1e-12}
+                    TASKS[name].job, {"train.steps": 1, "train.batch_size": 32, "train.learning_rate": 1e-12}
                 )
                 found[f"correlation_{method}"] = correlation(run(probe, "doors-credit", kind, options.seed))
     print(json.dumps(found))
@@ -110,14 +110,14 @@ def steps(run_dir: Path) -> list[dict[str, Any]]:
 
 
 Curve = Sequence[tuple[float, float]]
-"""Sampled tokens so far, and the mean reward of the independent episodes of the last `WINDOW` steps."""
+"""Sampled tokens so far, and the mean of what is measured over the independent episodes of the last `WINDOW` steps."""
 
 
-def curve(run_dir: Path) -> Curve:
+def curve(run_dir: Path, measure: str) -> Curve:
     """The learning curve of a run."""
     lines = steps(run_dir)
     tokens = np.cumsum([line["tokens_sampled"] for line in lines])
-    rewards = [line["reward"] for line in lines]
+    rewards = [line[measure] for line in lines]
     return [
         (float(tokens[i]), statistics.mean(rewards[max(i + 1 - WINDOW, 0) : i + 1]))
         for i in range(len(lines))
@@ -147,58 +147,50 @@ def until(found: Curve, reward: float) -> float | None:
 
 
 def correlation(run_dir: Path) -> float:
-    """Of the advantages that step 1 trained with the true ones, over all calls. The true one is what the answer adds to the
-    reward less the mean of this under the model."""
+    """Of the advantages that step 1 trained with the true ones, over all calls."""
     from ajet.audit.batches import read_step
     from ajet.audit.files import Folder
     from ajet.reports.folder import read_run
 
     sys.path.append(str(DOORS))
-    from house import best, questions
+    from house import wanted
 
     run = read_run(run_dir)
     episodes = {entry.id: run.episode(entry) for entry in run.entries}
     model = Scored(run_dir / "checkpoints" / "step_000001")
-    spelled = {
-        said(call): call.generation.token_ids.tolist() for e in episodes.values() for call in e.record.calls
-    }
     pairs = []
     for row in read_step(Folder(run_dir), 1).rows:
         episode = episodes[row.episode]
-        given = episode.plan.task.metadata
         calls = {call.number: place for place, call in enumerate(episode.record.calls)}
         for start, _, number, *_ in row.spans:
-            question, call = questions(**given)[calls[number]], episode.record.calls[calls[number]]
-            wanted, reward = best(question)
-            reward /= given["rooms"] if question.startswith("Room") else 1
-            chance = model.probability(call.prompt.ids().tolist(), spelled[wanted]) if wanted else 0.0
-            true = reward * ((said(call) == wanted) - chance)
+            call = episode.record.calls[calls[number]]
+            word, reward = wanted(episode.plan.task.metadata["lucky"])[calls[number]]
+            said = (call.answer.message["content"] or "") if call.answer else ""
+            chance = model.probability(call.prompt.ids().tolist(), word)
+            true = reward * ((said.split()[:1] == [word]) - chance)
             pairs.append((float(row.advantages[start]), true, float(row.weights[start])))
     estimated, exact, weights = np.array(pairs).T
     spread = np.cov(estimated, exact, aweights=weights)
     return round(float(spread[0, 1] / np.sqrt(spread[0, 0] * spread[1, 1])), 3)
 
 
-def said(call: Any) -> str:
-    """The words of an answer."""
-    return (call.answer.message["content"] or "").strip() if call.answer else ""
-
-
 class Scored:
-    """A model that says how likely answers are."""
+    """A model that says how likely the first word of an answer is."""
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self._model = AutoModelForCausalLM.from_pretrained(folder).eval()
+        self._tokenizer = AutoTokenizer.from_pretrained(folder)
 
-    def probability(self, prompt: Sequence[int], answer: Sequence[int]) -> float:
-        """That the model answers a prompt with exactly these tokens."""
+    def probability(self, prompt: Sequence[int], word: str) -> float:
+        """That the model's answer to a prompt begins with a word."""
         import torch
 
+        answer = self._tokenizer.encode(word, add_special_tokens=False)
         with torch.no_grad():
             logits = self._model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
-        logprobs = logits.log_softmax(-1)[range(len(answer)), list(answer)]
+        logprobs = logits.log_softmax(-1)[range(len(answer)), answer]
         return float(logprobs.sum().exp())
 
 

@@ -1,4 +1,4 @@
-"""The untrained visitor: it knows what notes, doors and ways there are, and takes any."""
+"""The untrained visitor: it takes any door and any card."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from house import DOORS, NOTE, SYSTEM, WAYS, WORDS, questions
+from house import DOORS, SEEN, SYSTEM, WORDS, questions
 
 from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
@@ -15,17 +15,15 @@ from ajet_local.starter.transcripts import Transcript
 
 def visit(rng: random.Random) -> Transcript:
     """A visit with random answers."""
-    asked = questions(rng.randrange(10, 10_000), 7, notes=rng.random() < 0.5)
     messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
-    for question in asked:
-        words = rng.choices(WORDS, k=NOTE) if question.endswith("note.") else [rng.choice(WAYS)]
-        said = rng.choice(DOORS) if question.endswith("door?") else " ".join(words)
+    door = " ".join([rng.choice(DOORS), *rng.choices(WORDS, k=SEEN)])
+    for question, said in zip(questions(rng.randrange(10, 10_000)), (door, rng.choice(WORDS)), strict=True):
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": said}]
     return Transcript(messages)
 
 
 class Visitor(TinyRecipe):
-    """A visitor that takes any door and any way."""
+    """A visitor that takes any door and any card."""
 
     name = "visitor"
     hidden_size = 64
@@ -37,4 +35,4 @@ class Visitor(TinyRecipe):
 
     def phases(self) -> Sequence[Phase]:
         """Visits."""
-        return (Phase("visit", 120, 3e-3, visit, 1),)
+        return (Phase("visit", 150, 3e-3, visit, 1),)
