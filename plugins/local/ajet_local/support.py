@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -56,7 +57,8 @@ def support_of(config: Any) -> dict[str, str]:
     AjetError if no small model of its architecture can be made."""
     log = logging.getLogger("ajet")
     level = log.level
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of libraries
         torch.manual_seed(0)
         model = _small_model(config)
         log.setLevel(logging.ERROR)  # what would be logged is what is asked

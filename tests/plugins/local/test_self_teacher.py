@@ -141,7 +141,7 @@ def test_loss_and_gradients_are_those_of_the_papers_formula(
 
 
 def test_distributions_exist_for_a_few_tokens_at_a_time(model, tokenizer, engine, first, monkeypatch):
-    monkeypatch.setattr(tokens, "LOGITS", 3 * 4 * len(tokenizer))
+    monkeypatch.setattr(tokens, "LOGITS", 2 * 3 * 4 * len(tokenizer))
     sizes, whole = [], Predictions.whole
     monkeypatch.setattr(
         Predictions, "whole", lambda self, t, *more: sizes.append(len(t)) or whole(self, t, *more)
