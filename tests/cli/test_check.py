@@ -98,7 +98,7 @@ def test_whether_an_agent_does_the_same_again_is_told(folder: Folder) -> None:
     page = check(folder, "late", *options)
     said = 'call 1 differs from its recording: message 3 (user) is now "It is 12:01. Go on.", and was "It is 12:00. Go on."'
     assert f"no: {said}; rollout.fork would discard its forks" in page
-    assert "! forks would be discarded" not in page
+    assert "! forks would be discarded" not in page and "fork_diverged" not in page
     page = check(folder, "late", *options, "--set", "rollout.fork.roots=2")
     assert re.search(
         r"! forks would be discarded: call 1 differs .*\n  -> Let the agent do the same again", page

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ajet.capture.answers import Asked, Attempt, Choice
+from ajet.capture.fork_replay import Diverged
 from ajet.capture.limits import LARGE_BODY, refuse_oversized
 from ajet.capture.off_loop import off_loop
 from ajet.capture.refusals import Refusal
@@ -67,10 +68,10 @@ class Session(Attempt):
     """Each reply by its id, with its place among the conversations; of several choices the first."""
 
     def note(self, error: Refused) -> Refusal:
-        """Count a refused call, and keep it unless there are too many."""
+        """Count a refused call, and keep it unless there are too many, or it only shows that a fork diverged, which its failure tells."""
         self.counters[f"refused:{error.code}"] += 1
         refusal = Refusal(error.code, str(error)[:_LONGEST_REFUSAL])
-        if len(self.refusals) < _MOST_REFUSALS:
+        if len(self.refusals) < _MOST_REFUSALS and not isinstance(error, Diverged):
             self.refusals.append(refusal)
         return refusal
 
