@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import tables
@@ -62,14 +63,19 @@ def row(*cells: str) -> str:
 
 
 def by_figure(columns: Mapping[str, Figures], rows: Mapping[str, str | tuple[str, str]]) -> Iterator[str]:
-    """One row for each figure: title -> format string, or (format string, target). One column for each title -> figures."""
+    """One row for each figure: title -> format string, or (format string, target). One column for each title -> figures; a cell of one
+    that lacks them is empty."""
     has_targets = any(isinstance(form, tuple) for form in rows.values())
     titles = ["", *columns, *(["target"] if has_targets else [])]
     yield row(*titles)
     yield "|" + "---|" * len(titles)
     for title, form in rows.items():
         form, *target = (form,) if isinstance(form, str) else form
-        found = [cell(form, figures) for figures in columns.values()]
+        names = {name.partition("[")[0] for _, name, *_ in Formatter().parse(form) if name}
+        measured = [figures for figures in columns.values() if names <= figures.keys()]
+        if not measured:
+            raise KeyError(f"{title}: {form}")
+        found = [cell(form, figures) if figures in measured else "" for figures in columns.values()]
         yield row(title, *found, *((target or [""]) if has_targets else []))
 
 
@@ -339,14 +345,19 @@ def profile(found: Figures) -> Iterator[str]:
     )
 
 
-def gpu(found: Figures, less: Figures) -> Iterator[str]:
-    checks = {check["name"]: check["figures"] for check in found["checks"]}
-    attention, checks["mask"] = checks["attention"], checks["masks"]["131072"]
-    checks["whole"], checks["lora"] = checks["memory"]["1.7B"], checks["memory"]["8B lora"]
-    checks["bits"], checks["quantized"] = less["1.7B adamw_8bit"], less["8B lora 4bit"]
-    for kind in ("bfloat16", "float32"):
-        errors = [of["error"] for name, of in attention.items() if name.startswith(kind) and "error" in of]
-        checks[kind] = {"error": max(errors)}
+def gpu(found: Figures, less: Figures, h100: Figures) -> Iterator[str]:
+    columns = {}
+    for one in (found, h100):
+        checks = {check["name"]: check["figures"] for check in one["checks"]}
+        attention, checks["mask"] = checks["attention"], checks["masks"]["131072"]
+        checks["whole"], checks["lora"] = checks["memory"]["1.7B"], checks["memory"]["8B lora"]
+        for kind in ("bfloat16", "float32"):
+            errors = [
+                of["error"] for name, of in attention.items() if name.startswith(kind) and "error" in of
+            ]
+            checks[kind] = {"error": max(errors)}
+        columns[one["device"]] = checks
+    columns[found["device"]] |= {"bits": less["1.7B adamw_8bit"], "quantized": less["8B lora 4bit"]}
     rows = {
         "`flex_attention` over trees of 1 to 8,192 tokens beside exact attention in float32, relative error": (
             "{bfloat16[error]:.1e} in bfloat16, {float32[error]:.1e} in float32"
@@ -362,6 +373,7 @@ def gpu(found: Figures, less: Figures) -> Iterator[str]:
         "a step of a job with 128 episodes": (
             "update {steps[seconds_update]:.1f} s, sampling by the local engine {steps[seconds_rollout]:.1f} s"
         ),
+        "five of them: peak memory, the plan's": "{steps[peak_gib]:.0f} GiB, {steps[plan_peak_gib]:.0f} GiB",
         "two steps of 1.7B, all weights: peak memory, the plan's": "{whole[peak_gib]:.0f} GiB, {whole[plan_gib]:.0f} GiB",
         "two steps of 8B, LoRA: peak memory, the plan's": "{lora[peak_gib]:.0f} GiB, {lora[plan_gib]:.0f} GiB",
         "two steps of 1.7B, all weights, AdamW of 8 bits: peak memory, the plan's": (
@@ -372,9 +384,9 @@ def gpu(found: Figures, less: Figures) -> Iterator[str]:
         ),
         "logprobs of the engine beside the trainer's in bfloat16, mean difference": "{steps[logprob_diff_mean]:.3f}",
         "the local engine, 128 completions of 256 tokens at once": "{generation[generated_tokens_per_second]:,.0f} tokens a second",
-        "tests marked `gpu`: gradients, adapters, bit-equal deterministic runs": "{marked_tests[summary]}",
+        "tests marked `gpu`: gradients, adapters, bit-equal deterministic runs, recurrent layers": "{marked_tests[summary]}",
     }
-    return by_figure({found["device"]: checks}, rows)
+    return by_figure(columns, rows)
 
 
 def gpu_vllm(found: Figures) -> Iterator[str]:
@@ -462,7 +474,7 @@ AREAS = {
     "verl_trees": Area(["verl_trees"], verl_trees),
     "trinity": Area(["trinity_learning", "trinity_exact"], trinity),
     "profile": Area(["step_profile"], profile),
-    "gpu": Area(["prove_h200", "prove_h200_bitsandbytes"], gpu),
+    "gpu": Area(["prove_h200", "prove_h200_bitsandbytes", "prove_h100"], gpu),
     "gpu_vllm": Area(["prove_h100_vllm"], gpu_vllm),
     "studio": Area(["studio"], studio),
 }
