@@ -56,7 +56,7 @@ def shape_of_model(model: Any) -> Shape:
         hidden=config.hidden_size,
         queries=heads * size,
         keys=(getattr(config, "num_key_value_heads", None) or heads) * size,
-        inner=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        inner=_inner(config),
         vocabulary=config.vocab_size,
         context=config.max_position_embeddings,
         linear={
@@ -116,6 +116,16 @@ def _saved(model: Any) -> tuple[Rows, int]:
     first, second = found[1] - found[0], found[2] - found[1]
     # Attention on ``meta`` saves all pairs of tokens, which kernels elsewhere do not: without what is quadratic.
     return rows, (first - 3 * (second - first) // 2) // PROBED
+
+
+def _inner(config: Any) -> int:
+    """Width of the feed-forward layer of a token: with experts, of all that the token uses."""
+    width: int = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    if not any(
+        getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")
+    ):
+        return width
+    return int(getattr(config, "moe_intermediate_size", None) or width) * int(config.num_experts_per_tok)
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -78,8 +78,8 @@ class TrainedTokens(LossTokens):
 
     def taught(self, teachers: Sequence[tuple[float, Self]]) -> Self:
         """These tokens with the logprobs of student and teacher. The teacher's are those of ``teachers``, interpolated by their shares
-        and normalised. Distributions over the vocabulary exist for half of `LOGITS` bytes of tokens at a time, as three copies, which is
-        less than a plan counts for other losses; they are computed again in the backward pass."""
+        and normalised. Distributions over the vocabulary exist for half of `LOGITS` bytes of tokens at a time, as three copies, which
+        is less than a plan counts for other losses; they are computed again in the backward pass."""
         vocabulary = self.whole(slice(1)).shape[1]
         size = max(1, LOGITS // (2 * vocabulary * self.new.element_size()))
         students, targets = [], []

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
 from ajet.types import GenerateRequest, Sampling  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
+from ajet_local.memory import shape_of_model  # noqa: E402
 from ajet_local.plan import MicroBatch  # noqa: E402
 from ajet_local.trees import enable_trees  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
@@ -146,3 +147,8 @@ def plain_loss(model, sample):
     new = logprobs_of(model, sample.token_ids)[sample.mask[1:]]
     weights = (sample.weights * sample.advantages)[sample.mask]
     return (torch.as_tensor(weights) * new).sum()
+
+
+@pytest.mark.parametrize(("kind", "inner"), [("qwen3_moe", 2 * 16), ("olmoe", 2 * 48), ("gpt_oss", 2 * 48)])
+def test_the_memory_of_a_token_is_that_of_the_experts_it_uses(kind, inner):
+    assert shape_of_model(tiny(kind)).inner == inner
