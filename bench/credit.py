@@ -3,10 +3,10 @@
     SEED=0 python bench/credit.py [TASK ...]
 
 Three tasks are those of the examples. In the fourth, `bench/doors`, the first answer is long and decides what can be learned, a short
-second one is luck, and the true advantage of both is known. `tokens_ratio` is how many times fewer sampled tokens the tree needs until its
-mean reward (in `doors`: the share of right doors) has nine tenths of the gain of plain groups; where it does not get there, `is_bound`
-says that the ratio is at most this. The correlations, in `doors`, are those of the trained advantages of calls with the true ones,
-at the untrained model, each call with the weight that it is trained with. Last line: one JSON object.
+second one is luck, and the true advantage of both is known. `tokens_ratio` is how many times fewer sampled tokens the tree needs until
+its mean reward (in `doors`: the share of right doors) has nine tenths of the gain of plain groups; where it does not get there,
+`is_bound` says that the ratio is at most this. The correlations, in `doors`, are those of the trained advantages of calls with the
+true ones, at the untrained model, each call with the weight that it is trained with. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -45,20 +45,14 @@ class Task:
     """The metric of a step that is to rise."""
 
 
+UNJUDGED = {"eval.episodes": 1, "eval.greedy": False}
+"""What is compared are the rewards of training."""
 TASKS = {
     "doors": Task(DOORS / "job.yaml", {}, "accuracy"),
-    "frozenlake": Task(
-        ROOT / "examples/frozenlake/job.yaml",
-        {"train.steps": 50, "train.batch_size": 8, "eval.episodes": 1, "eval.greedy": False},
-    ),
-    "learn_to_ask": Task(
-        ROOT / "examples/learn_to_ask/job.yaml",
-        {"train.steps": 70, "train.batch_size": 8, "eval.episodes": 1, "eval.greedy": False},
-    ),
-    "search": Task(
-        ROOT / "examples/search/job.yaml",
-        {"train.steps": 32, "train.batch_size": 4, "eval.episodes": 1, "eval.greedy": False},
-    ),
+    **{
+        name: Task(ROOT / f"examples/{name}/job.yaml", UNJUDGED)
+        for name in ("frozenlake", "learn_to_ask", "search")
+    },
 }
 
 
