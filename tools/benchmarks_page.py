@@ -455,6 +455,30 @@ def capture(gateway: Figures, hook: Figures) -> Iterator[str]:
     return by_figure({"found": gateway | hook}, rows)
 
 
+def forecast(found: Figures) -> Iterator[str]:
+    rows = {
+        "jobs of known fate whose first named cause is the true one, before or within a quarter of the run": (
+            "{named} of {of}",
+            "11 of 12",
+        ),
+        "alarms in ten healthy runs": ("{false_alarms}", "0"),
+        "true shares of groups with signal, and pass@k, in the forecast's intervals": (
+            "{intervals_held}",
+            "36 of 40",
+        ),
+        "steps to a target within a factor of 2 of what the run took, with `--probe`": (
+            "{steps_within_factor_2}",
+            "8 of 12",
+        ),
+        "judges with a planted hole in which `--attack` finds it; sound judges that it names": (
+            "{holes_found}; {sound_judges_flagged}",
+            "8 of 8; 0",
+        ),
+        "CPU of a step that alarms take": ("{alarm_cpu_share:.1%}", "1 %"),
+    }
+    return by_figure({"found": found}, rows)
+
+
 SEEDS = range(3)
 AREAS = {
     "learning": Area([f"learning_seed{seed}" for seed in SEEDS], learning),
@@ -477,6 +501,7 @@ AREAS = {
     "gpu": Area(["prove_h200", "prove_h200_bitsandbytes", "prove_h100"], gpu),
     "gpu_vllm": Area(["prove_h100_vllm"], gpu_vllm),
     "studio": Area(["studio"], studio),
+    "forecast": Area(["forecast"], forecast),
 }
 """Name in the page's mark -> its table."""
 
