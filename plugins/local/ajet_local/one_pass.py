@@ -42,8 +42,8 @@ _kinds: WeakKeyDictionary[Any, type[Scheduler] | type[RowScheduler]] = WeakKeyDi
 def fitting_scheduler(
     model: Any, activate: Callable[[str | None], None], **sizes: int
 ) -> Scheduler | RowScheduler:
-    """A scheduler of the fastest kind that samples with the model's own logprobs, tried out once for each model: about eight passes
-    over a few tokens. Its arguments are those of `Scheduler`. Raises AjetError if there is none."""
+    """A scheduler of the fastest kind that samples with the model's own logprobs, tried out once for each model: 7 passes over a
+    few tokens, or 12 in rows. Its arguments are those of `Scheduler`. Raises AjetError if there is none."""
     kind = _kinds.get(model)
     if kind is None:
         activate(None)

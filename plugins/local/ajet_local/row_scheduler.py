@@ -196,8 +196,10 @@ class RowScheduler:
     # ------------------------------------------------------------------ what is kept
 
     def _keep(self, adapter: str | None, ids: Int32, row: Row, logits: torch.Tensor | None = None) -> None:
-        """Keep a snapshot, if there is none of these tokens; evict others for it."""
-        if not any(s.adapter == adapter and np.array_equal(s.ids, ids) for s in self.snapshots):
+        """Keep a snapshot, if there is none of these tokens that says as much; evict others for it."""
+        same = [s for s in self.snapshots if s.adapter == adapter and np.array_equal(s.ids, ids)]
+        if not same or (same[0].logits is None and logits is not None):
+            self.snapshots = [s for s in self.snapshots if s not in same]
             self.snapshots.append(Snapshot(adapter, ids, row, logits))
             self._make_room(0)
 

@@ -291,6 +291,28 @@ def test_adapters_share_neither_a_batch_nor_a_snapshot():
     run(LocalEngine(model, None, adapters=adapters), scenario)
 
 
+def test_equal_prompts_are_computed_once_also_where_a_completion_ended():
+    engine = LocalEngine(model := tiny("lfm2"), None)
+    exact, counts = Exact(model), counted(model)
+
+    async def scenario(engine):
+        asked = request(prompt(0, 40), max_tokens=4)
+        got = await engine.generate(asked)
+        ended = [*asked.prompt_ids, *got.token_ids[:-1]]
+        counts.clear()
+        await engine.generate(request(asked.prompt_ids, seed=1, max_tokens=1))
+        assert counts == []
+        for computed in (
+            3,
+            0,
+        ):  # the logits of a completion's last token are not known, those of a prompt's are
+            counts.clear()
+            exact.check(one := request(ended, max_tokens=1), await engine.generate(one), 1e-5)
+            assert sum(counts) == computed
+
+    run(engine, scenario)
+
+
 def test_a_cancelled_request_leaves_and_a_failure_ends_only_those_that_it_met():
     engine = LocalEngine(model := tiny("lfm2"), None)
     exact, counts = Exact(model), counted(model)
