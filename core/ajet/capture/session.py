@@ -68,7 +68,7 @@ class Session(Attempt):
     """Each reply by its id, with its place among the conversations; of several choices the first."""
 
     def note(self, error: Refused) -> Refusal:
-        """Count a refused call, and keep it unless there are too many, or it only shows that a fork diverged, which its failure tells."""
+        """Count a refused call, and keep it unless there are too many. That a fork diverged, its failure tells."""
         self.counters[f"refused:{error.code}"] += 1
         refusal = Refusal(error.code, str(error)[:_LONGEST_REFUSAL])
         if len(self.refusals) < _MOST_REFUSALS and not isinstance(error, Diverged):
