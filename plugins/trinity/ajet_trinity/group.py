@@ -38,11 +38,11 @@ class Agent:
         layers = job_layers(job_file)
         layers.set("backbone.name", "debug", "Trinity's explorer", Path.cwd())  # Trinity trains
         job = prepare(layers, read_tasks=False)
-        sampling = job.config.rollout.sampling
-        if sampling.top_p < 1 or sampling.top_k:
+        if truncating := job.config.rollout.sampling.truncating:
             raise ConfigError(
                 "rollout.sampling",
-                "Trinity's vLLM returns logprobs after top_p and top_k, which its trainer does not know; remove them.",
+                f"{truncating}: Trinity's vLLM returns logprobs of the tokens that this keeps, which its trainer does not know; remove "
+                "it.",
             )
         return cls(job, engine(job))
 

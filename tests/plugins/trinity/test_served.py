@@ -137,9 +137,13 @@ def test_a_group_of_episodes_becomes_timelines_of_several_calls(
     assert len(server.received) == 4
 
 
-def test_sampling_that_changes_logprobs_is_refused(job_file: Path) -> None:
-    job_file.write_text(job_file.read_text() + "rollout: {sampling: {top_p: 0.9, allow_truncated: true}}\n")
-    with pytest.raises(ConfigError, match=r"rollout\.sampling: Trinity's vLLM returns logprobs after top_p"):
+@pytest.mark.parametrize("truncating", ["top_p: 0.9", "top_k: 5", "min_p: 0.1"])
+def test_sampling_that_changes_logprobs_is_refused(job_file: Path, truncating: str) -> None:
+    job_file.write_text(
+        job_file.read_text() + f"rollout: {{sampling: {{{truncating}, allow_truncated: true}}}}\n"
+    )
+    said = rf"rollout\.sampling: {truncating.replace(': ', '=')}: Trinity's vLLM returns logprobs of"
+    with pytest.raises(ConfigError, match=said):
         Agent.of(job_file, lambda job: None)  # type: ignore[arg-type,return-value]
 
 
