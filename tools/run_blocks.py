@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
-SECONDS = 300
+SECONDS = 1800
 """The most time that a command may take."""
 COLUMNS = 88
 OMITTED = "..."
