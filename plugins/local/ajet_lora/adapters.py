@@ -58,15 +58,12 @@ class Adapters:
 
     def add(self, name: str, settings: LoraSettings, seed: int) -> None:
         """Add a new adapter, which does not change the model's output yet; its weights are a function of seed and name.
-        Raises ConfigError if the model has no layers of the names in ``settings.modules``."""
-        linear = self._linear_layers()
+        Raises ConfigError if the model has no layers of the names in ``settings.modules``, or peft does not adapt them."""
+        key, linear = f"targets.{name}.lora.modules", self._linear_layers()
+        known = ", ".join(sorted({layer.rpartition(".")[2] for layer in linear}))
         for suffix in settings.modules or ():
             if not any(has_suffix(layer, [suffix]) for layer in linear):
-                known = ", ".join(sorted({layer.rpartition(".")[2] for layer in linear}))
-                raise ConfigError(
-                    f"targets.{name}.lora.modules",
-                    f"the model has no linear layer named {suffix!r}; it has {known}.",
-                )
+                raise ConfigError(key, f"the model has no linear layer named {suffix!r}; it has {known}.")
         config = LoraConfig(
             r=settings.rank,
             lora_alpha=_alpha(settings),
@@ -75,7 +72,10 @@ class Adapters:
         )
         with torch.random.fork_rng():
             torch.manual_seed(int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "big"))
-            self._put(name, config)
+            try:
+                self._put(name, config)
+            except AjetError as error:
+                raise ConfigError(key, f"{error} Name others of the model's layers: {known}.") from error
 
     def load(self, name: str, folder: Path) -> None:
         """Add an adapter from a folder in peft's layout. Raises AjetError if it does not fit this model."""

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
 from ajet.estimate.memory import Training  # noqa: E402
 from ajet.learning.settings import LoraSettings  # noqa: E402
-from ajet.types import AjetError, GenerateRequest, Image, Sampling  # noqa: E402
+from ajet.types import AjetError, ConfigError, GenerateRequest, Image, Sampling  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.memory import shape_of_config  # noqa: E402
 from ajet_local.modeling import checkpointing, enable_checkpointing  # noqa: E402
@@ -458,3 +458,14 @@ def test_the_shape_of_a_model_says_what_a_context_takes(kind):
     measured = sum(size for at, size in sizes.items() if at not in weights)
     ratio = Training(shape=shape, number=4).layer * shape.layers * 512 / measured
     assert 0.9 <= ratio <= 1.7
+
+
+def test_layers_that_peft_does_not_adapt_are_refused_with_the_names_of_the_others():
+    adapters = Adapters(tiny("nemotron_h"))
+    with pytest.raises(
+        ConfigError, match=r"targets\.solver\.lora\.modules: .*'out_proj'.* others .*: .*in_proj"
+    ):
+        adapters.add("solver", LoraSettings(rank=2), 0)
+    adapters = Adapters(tiny("nemotron_h"))
+    adapters.add("solver", LoraSettings(rank=2, modules=["in_proj", "q_proj"]), 0)
+    assert adapters.names == ("solver",)
