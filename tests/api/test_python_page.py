@@ -53,7 +53,7 @@ def test_every_block_of_the_page_runs(
 def test_the_page_names_every_function_of_the_api() -> None:
     functions = [name for name in dir(ajet) if getattr(ajet, name).__module__.startswith("ajet.api.")]
     functions = [name for name in functions if name.islower()]
-    assert len(functions) == 16
+    assert len(functions) == 18
     assert [name for name in functions if f"ajet.{name}" not in PAGE] == []
 
 
