@@ -159,13 +159,14 @@ class RowScheduler:
             completion = self.waiting.popleft()
             if not completion.alive:
                 continue
+            first = not self.running
+            self.running.append(completion)  # first, so that `fail` answers it if anything below fails
             ids = completion.context()
             lane = self._lanes.setdefault(completion.request.adapter, Lane())
             growth = self._bytes(lane, len(ids) + AHEAD) - self._bytes(lane)
-            if self.running and not self._make_room(growth):
-                self.waiting.appendleft(completion)
+            if not first and not self._make_room(growth):
+                self.waiting.appendleft(self.running.pop())
                 return
-            self.running.append(completion)
             prompt = next((p for p in lane.prompts if np.array_equal(p.ids, ids)), None)
             if prompt is None:
                 lane.prompts.append(prompt := Prompt(ids, []))
