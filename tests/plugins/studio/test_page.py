@@ -600,13 +600,13 @@ def test_a_live_run_grows_on_the_page_and_keeps_scroll_and_focus(
     runs.append(run, *(runs.line(f"2.0/u{n}/0", step=2) for n in range(30)))
     watcher.sees("150 episodes")
     assert watcher.page.evaluate("[scrollY, document.activeElement.textContent]") == before
-    watcher.press("Home", "End")
-    for _ in range(100):  # the page grows while rows are drawn
+    last = watcher.page.locator("main").get_by_text("u29").first
+    for _ in range(browser.PATIENCE // 100):  # the page grows while rows are drawn
         watcher.page.evaluate("scrollTo(0, document.body.scrollHeight)")
-        if watcher.page.locator("main").get_by_text("u29").count():
+        if last.is_visible():
             break
         watcher.page.wait_for_timeout(100)
-    watcher.sees("u29")
+    expect(last).to_be_visible()
     watcher.open(address("/run", run="live", metric="reward"))
     watcher.sees("last: 0.25")
     _metrics(run, 2, 0.75)

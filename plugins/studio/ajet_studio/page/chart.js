@@ -20,11 +20,11 @@ export const MOST_SERIES = 6;
 export class Chart {
 	/**
 	 * `name` is that of the metric. `shared` is of all charts of a page: what a `step` is; `smoothing`, 0 (none) to below 1; whether the values
-	 * have a `log` scale, and places are times (`clock`, in seconds); the `range` of places that is shown, or null for all; and
+	 * have a `log` scale; the `range` of places that is shown, or null for all; and
 	 * what to call with another place or range: `choose(place)`, `zoom(range)`.
 	 */
 	constructor(name, shared, signal) {
-		Object.assign(this, { name, shared, series: [], width: 480, chosen: null, from: null, inView: true });
+		Object.assign(this, { name, shared, series: [], clock: false, width: 480, chosen: null, from: null, inView: true });
 		this.plot = s("svg", { "aria-hidden": true, focusable: "false" });
 		this.values = h("p.values", { "aria-hidden": true });
 		this.slider = h(
@@ -50,9 +50,11 @@ export class Chart {
 		signal.addEventListener("abort", () => observer.disconnect());
 	}
 
-	/** Show other series: points, [place, value] by ascending places, or null for one that this chart lacks. */
-	show(series) {
+	/** Show other series: points, [place, value] by ascending places, or null for one that this chart lacks. With `clock`, places are seconds. */
+	show(series, clock) {
+		if (clock !== this.clock) this.chosen = null;
 		this.all = series;
+		this.clock = clock;
 		this.series = series.map((points, place) => points?.length && { place, points, smooth: smoothed(points, this.shared.smoothing) }).filter(Boolean);
 		this.many = series.length > 1;
 		this.draw();
@@ -60,7 +62,7 @@ export class Chart {
 
 	/** Draw again after what is shared has changed. */
 	again() {
-		if (this.all) this.show(this.all);
+		if (this.all) this.show(this.all, this.clock);
 	}
 
 	/** Curves that are out of view are not in the document. */
@@ -80,7 +82,8 @@ export class Chart {
 
 	draw() {
 		if (!this.inView) return;
-		const { log, clock, range } = this.shared;
+		const { clock } = this;
+		const { log, range } = this.shared;
 		const right = this.width - RIGHT;
 		this.plot.setAttribute("viewBox", `0 0 ${this.width} ${HEIGHT}`);
 		const all = this.series.flatMap(({ points }) => points);
@@ -199,7 +202,7 @@ export class Chart {
 			const mark = (one) => Number.isFinite(this.y(value(one) ?? NaN)) && s("circle", { class: `s${one.place}`, cx: this.x(place), cy: this.y(value(one)), r: 3.5 });
 			const inside = place >= this.ends[0] && place <= this.ends[1];
 			fill(this.cursor, inside && [s("line", { x1: this.x(place), x2: this.x(place), y1: TOP, y2: FLOOR }), this.series.map(mark)]);
-			setText(this.values, `${this.shared.clock ? duration(place) : `${this.shared.step} ${number(place)}`}: ${this.told(value)}`);
+			setText(this.values, `${this.clock ? duration(place) : `${this.shared.step} ${number(place)}`}: ${this.told(value)}`);
 		}
 		const places = this.places ?? [];
 		const now = place === null ? places.length - 1 : places.indexOf(place);

@@ -43,9 +43,10 @@ export function curves(page, metrics, names, seriesOf, step = "step") {
 	};
 
 	const load = async (name) => {
+		const { clock } = shared;
 		const wanted = seriesOf(name);
-		const answers = await Promise.all(wanted.map((one) => one && page.get("series", { ...one, name, clock: shared.clock ? 1 : "" })));
-		charts.get(name)?.show(answers.map((answer) => answer && answer.points));
+		const answers = await Promise.all(wanted.map((one) => one && page.get("series", { ...one, name, clock: clock ? 1 : "" })));
+		if (clock === shared.clock) charts.get(name)?.show(answers.map((answer) => answer && answer.points), clock);
 	};
 	const arrange = () => {
 		for (const name of charts.keys()) if (!chosen.has(name)) charts.delete(name);
