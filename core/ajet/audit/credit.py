@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+PRIOR = 4
+"""The leaves with the mean of the group that the start of a segment counts as having besides its own."""
 Rewards = Sequence[float]
 Sampled = tuple[str, int]
 """A call: the episode that sampled it, and its number there."""
@@ -144,7 +146,7 @@ def _differences(
     ways: Mapping[str, Sequence[Sampled]], at: Sequence[Mapping[str, float]], is_tree: bool
 ) -> dict[Sampled, float]:
     """The mean of what ``at`` gives, at each call, the episodes that have all the calls up to it on their ways; in a tree, less
-    that of the first larger set of episodes on the way back to the root, which counts as 0."""
+    that of the first larger set of episodes on the way back to the root, with `PRIOR` more that count as 0, as the root does."""
     through: dict[tuple[Sampled, ...], list[str]] = {}
     for episode, way in ways.items():
         for place in range(len(way)):
@@ -154,7 +156,7 @@ def _differences(
         values, before = at[len(prefix) - 1], 0.0
         for end in range(len(prefix) - 1, 0, -1) if is_tree else ():
             if len(others := through[prefix[:end]]) > len(episodes):
-                before = math.fsum(values[e] for e in others) / len(others)
+                before = math.fsum(values[e] for e in others) / (len(others) + PRIOR)
                 break
         found[prefix[-1]] = math.fsum(values[e] for e in episodes) / len(episodes) - before
     return found

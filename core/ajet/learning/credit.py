@@ -15,6 +15,9 @@ from ajet.types import AjetError, Float64
 
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
+PRIOR = 4
+"""The mean of few leaves says little about the node above them. So what a segment is compared with is the mean as if the node had
+so many more leaves, with the mean of the group."""
 EPISODE = ""
 """The name for everything without a reward of its own."""
 
@@ -85,7 +88,8 @@ def call_advantages(
 
     An episode has an advantage at each of its places: that of its return there (`returns`) among those of its group at the same
     place. A call's advantage is the mean over the leaves below it (`ForkTree`), with ``tree`` less the mean over the leaves
-    below the last fork before it. Raises AjetError if the algorithm cannot learn from returns of calls.
+    below the last fork before it, which is drawn to the group's (0) as by `PRIOR` more leaves. Raises AjetError if the algorithm
+    cannot learn from returns of calls.
     """
     by_call = discount != 1 or any(e.call_rewards for group in groups.values() for e in group)
     if by_call and not algorithm.relative:
@@ -112,7 +116,7 @@ def call_advantages(
                 after = tree.below(number, i)
                 before = tree.before(number, i) if credit == "tree" else ()
                 for name, values in found[key][number].items():
-                    values.append(_mean(leaves, name, after) - _mean(leaves, name, before))
+                    values.append(_mean(leaves, name, after) - _mean(leaves, name, before, PRIOR))
     return found
 
 
@@ -138,8 +142,9 @@ def advantage_of(found: Mapping[str, T], agent: str, target: str) -> T:
     return next(found[name] for name in (agent, target, EPISODE) if name in found)
 
 
-def _mean(leaves: Sequence[Mapping[str, float]], name: str, places: Sequence[int]) -> float:
-    return math.fsum(leaves[place][name] for place in places) / max(len(places), 1)
+def _mean(leaves: Sequence[Mapping[str, float]], name: str, places: Sequence[int], zeros: int = 0) -> float:
+    """Of the leaves at these places and so many zeros; 0 if there are none."""
+    return math.fsum(leaves[place][name] for place in places) / max(len(places) + zeros, 1)
 
 
 def batch_advantages(
