@@ -107,6 +107,7 @@ def test_the_settings_that_the_table_names_exist() -> None:
     assert named and named <= set(OnlineSettings.model_fields)
 
 
+@pytest.mark.slow
 def test_the_files_serve_record_rate_and_train(folder: Path, tokenizer: Any) -> None:
     save_tiny_model(folder / "model", tokenizer)
     ajet = [sys.executable, "-m", "ajet", "online"]

@@ -196,6 +196,7 @@ def wait_for(models: hidden.Models, reflections: int, process: subprocess.Popen[
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on_without_paying_for_a_reply_twice(
     job_file: Path, folder: Path, models: hidden.Models
 ) -> None:

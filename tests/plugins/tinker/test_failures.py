@@ -221,6 +221,7 @@ def until(process, condition):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 def test_a_killed_run_is_resumed(subject, service):
     process = start(subject, "job.yaml", "--steps", "500")
