@@ -4,8 +4,8 @@
 
 Three tasks are those of the examples. In the fourth, `bench/doors`, the first answer is long and decides what can be learned, a short
 second one is luck, and the true advantage of both is known. `tokens_ratio` is how many times fewer sampled tokens the tree needs until
-its mean reward (in `doors`: the share of right doors) has nine tenths of the gain of plain groups; where it does not get there,
-`is_bound` says that the ratio is at most this. The correlations, in `doors`, are those of the trained advantages of calls with the
+its mean reward (in `doors`: the share of right doors) has nine tenths of the gain of plain groups, and `half_ratio`, which depends less on where
+the noise of the last steps ends, until it has half of it; where it does not get to nine tenths, `is_bound` says that the ratio is at most this. The correlations, in `doors`, are those of the trained advantages of calls with the
 true ones, at the untrained model, each call with the weight that it is trained with. Last line: one JSON object.
 """
 
@@ -26,7 +26,6 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 DOORS = ROOT / "bench" / "doors"
-NINE_TENTHS = 0.9
 WINDOW = 5
 """Steps over which rewards are averaged."""
 TREE = {
@@ -122,11 +121,16 @@ def compared(plain: Curve, forked: Curve) -> dict[str, Any]:
     """The figures of a task. Both methods begin with the same model, whose reward is the mean over both first steps."""
     before = (plain[0][1] + forked[0][1]) / 2
     gains = [found[-1][1] - before for found in (plain, forked)]
-    reached = [until(found, before + NINE_TENTHS * gains[0]) for found in (plain, forked)]
-    needed = reached[1] or forked[-1][0]
+
+    def ratio(share: float) -> float:
+        """Tokens of plain groups until this share of their gain, by those of the tree."""
+        needed = [until(found, before + share * gains[0]) or found[-1][0] for found in (plain, forked)]
+        return round(needed[0] / needed[1], 2)
+
     return {
-        "tokens_ratio": round((reached[0] or plain[-1][0]) / needed, 2),
-        "is_bound": reached[1] is None,
+        "tokens_ratio": ratio(0.9),
+        "half_ratio": ratio(0.5),
+        "is_bound": until(forked, before + 0.9 * gains[0]) is None,
         "before": round(before, 3),
         "gain_grpo": round(gains[0], 3),
         "gain_tree": round(gains[1], 3),

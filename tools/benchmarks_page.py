@@ -479,6 +479,22 @@ def forecast(found: Figures) -> Iterator[str]:
     return by_figure({"found": found}, rows)
 
 
+def credit(*seeds: Figures) -> Iterator[str]:
+    tokens = "sampled tokens until nine tenths of plain groups' gain, plain / tree; until half: "
+    gains = "gain, plain; tree: "
+    rows: dict[str, str | tuple[str, str]] = {}
+    for task, least in (("doors", "1.5"), ("frozenlake", "1.2"), ("learn_to_ask", "1.2"), ("search", "1.2")):
+        ratios = f"{{tasks[{task}][tokens_ratio]:.2f}}; {{tasks[{task}][half_ratio]:.2f}}"
+        rows[f"{tokens}`{task}`"] = (ratios, least)
+        rows[f"{gains}`{task}`"] = f"{{tasks[{task}][gain_grpo]:+.2f}}; {{tasks[{task}][gain_tree]:+.2f}}"
+    rows["correlation with the true advantages, `doors`: plain; tree"] = (
+        "{correlation_grpo:.2f}; {correlation_tree:.2f}",
+        "tree 0.8",
+    )
+    rows["forks that diverged"] = "{forks_diverged}"
+    return by_figure({f"seed {found['seed']}": found for found in seeds}, rows)
+
+
 SEEDS = range(3)
 AREAS = {
     "learning": Area([f"learning_seed{seed}" for seed in SEEDS], learning),
@@ -502,6 +518,7 @@ AREAS = {
     "gpu_vllm": Area(["prove_h100_vllm"], gpu_vllm),
     "studio": Area(["studio"], studio),
     "forecast": Area(["forecast"], forecast),
+    "credit": Area([f"credit_seed{seed}" for seed in SEEDS], credit),
 }
 """Name in the page's mark -> its table."""
 

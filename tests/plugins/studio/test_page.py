@@ -787,8 +787,8 @@ PICTURES = {
 """Heights of the pictures."""
 SWEEP = ("runs", "compare", "run", "step")
 NEW = os.environ.get("AJET_PICTURES", "")
-"""A folder with the runs of a sweep, ``runs``, a store of online training, ``traces.db``, and a run of bench/doors with forks,
-``forks``: the pictures are written anew."""
+"""A folder with the runs of a sweep, ``runs``, a store of online training, ``traces.db``, and a run of examples/frozenlake with
+forks, ``forks``: the pictures are written anew."""
 ELSEWHERE = {"store": "traces.db", "grouptree": "forks"}
 """What pictures show that are not of these tests' runs."""
 
@@ -828,7 +828,7 @@ def _pictured(studio: runs.Studio, view: str) -> str:
     if view == "store":
         return "/"
     if view == "grouptree":
-        row = studio.get("episodes", run=".", phase="train")["rows"][0]
+        row = studio.get("episodes", run=".", phase="train", step=20)["rows"][0]
         of = {name: row[name] for name in ("phase", "step", "task")}
         return address("/group", run=".", **of, tab="tree")
     if not NEW or view not in SWEEP:
