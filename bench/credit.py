@@ -6,8 +6,8 @@ Three tasks are those of the examples. In the fourth, `bench/doors`, the first a
 second one is luck, and the true advantage of both is known. `tokens_ratio` is how many times fewer sampled tokens the tree needs until
 its mean reward (in `doors`: the share of right doors) has nine tenths of the gain of plain groups; `half_ratio` is the same for half of
 the gain, and depends less on the noise of the last steps. Where the tree does not get to nine tenths, `is_bound` says that the ratio is
-at most this. The correlations, in `doors`, are those of the trained advantages of calls with the true ones, at the untrained model, each
-call with the weight that it is trained with. Last line: one JSON object.
+at most this. The correlations, in `doors`, are those of the trained advantages of calls with the true ones, at the untrained model,
+each call with the weight that it is trained with. Last line: one JSON object.
 """
 
 from __future__ import annotations
