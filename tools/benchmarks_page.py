@@ -485,7 +485,10 @@ def vocabulary(found: Figures) -> Iterator[str]:
             "{logits[peak_mib]:,.0f} MiB; {chunks[peak_mib]:,.0f} MiB",
             "60 % less",
         ),
-        "CPU time: all logits; chunks": ("{logits[seconds]:.0f} s; {chunks[seconds]:.0f} s", "1.2 times as much"),
+        "CPU time: all logits; chunks": (
+            "{logits[seconds]:.0f} s; {chunks[seconds]:.0f} s",
+            "1.2 times as much",
+        ),
     }
     return by_figure({f"{found['tokens']:,} tokens": found}, rows)
 
