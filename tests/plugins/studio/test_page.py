@@ -606,11 +606,21 @@ def test_a_live_run_grows_on_the_page_and_keeps_scroll_and_focus(
         if last.is_visible():
             break
         watcher.page.wait_for_timeout(100)
-    expect(last).to_be_visible()
+    assert last.is_visible(), watcher.page.locator("main").inner_text()[-1000:]
     watcher.open(address("/run", run="live", metric="reward"))
     watcher.sees("last: 0.25")
     _metrics(run, 2, 0.75)
     watcher.sees("last: 0.75")
+
+
+def test_rows_that_did_not_arrive_are_asked_for_again(watcher: browser.Reader, folder: Path) -> None:
+    runs.append(folder / "a", *(runs.line(f"1.0/t{n}/0") for n in range(150)))
+    watcher.page.route("**/api/episodes?*offset=100*", lambda route: route.abort(), times=1)
+    watcher.open(address("/run", run="a", tab="episodes"))
+    watcher.sees("150 episodes")
+    watcher.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    watcher.sees("The studio does not answer", "body")
+    watcher.sees("t149")
 
 
 def test_a_store_shows_its_versions_and_why_one_was_kept_back(chromium: Any, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 /** Rows of tables: all of them, or pages of them that are asked for when they come into view. */
 
+const AGAIN = 3000;
+
 /** Rows that are all here. */
 export class Rows {
 	constructor(rows = []) {
@@ -47,10 +49,14 @@ export class Pages {
 		return this.pages.get(Math.floor(index / this.size))?.[index % this.size];
 	}
 
-	/** Ask for the rows from `first` up to `last` that are not here. */
+	/** Ask for the rows from `first` up to `last` that are not here; some seconds later again if that fails. */
 	want(first, last) {
 		for (let page = Math.floor(first / this.size); page <= Math.floor(Math.max(first, last - 1) / this.size); page += 1) {
-			if (!this.pages.has(page) && !this.asked.has(page)) this.ask(page).catch(this.failed);
+			if (this.pages.has(page) || this.asked.has(page)) continue;
+			this.ask(page).catch((error) => {
+				this.failed(error);
+				if (error.name !== "AbortError") setTimeout(() => this.onchange(), AGAIN);
+			});
 		}
 	}
 
