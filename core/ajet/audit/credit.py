@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 PRIOR = 4
-"""The leaves with the mean of the group that the start of a segment counts as having besides its own."""
+"""The start of a segment counts as having this many more leaves, of advantage 0."""
 Rewards = Sequence[float]
 Sampled = tuple[str, int]
 """A call: the episode that sampled it, and its number there."""

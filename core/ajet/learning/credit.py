@@ -16,8 +16,8 @@ from ajet.types import AjetError, Float64
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
 PRIOR = 4
-"""The mean of few leaves says little about the node above them. So what a segment is compared with is the mean as if the node had
-so many more leaves, with the mean of the group."""
+"""The mean of a few leaves says little about the node above them. So a segment is compared with the mean that its start would have with
+this many more leaves of advantage 0: with that of the group, or of the batch if the algorithm compares over it."""
 EPISODE = ""
 """The name for everything without a reward of its own."""
 

@@ -48,7 +48,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", fast({4}, NAMES))
+@pytest.mark.parametrize("name", fast({4}, NAMES))  # it makes its tasks in no time
 def test_a_run_of_an_example_opens_in_every_view(
     name: str, model: Path, chromium: Any, tmp_path: Path
 ) -> None:

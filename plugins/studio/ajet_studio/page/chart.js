@@ -20,8 +20,8 @@ export const MOST_SERIES = 6;
 export class Chart {
 	/**
 	 * `name` is that of the metric. `shared` is of all charts of a page: what a `step` is; `smoothing`, 0 (none) to below 1; whether the values
-	 * have a `log` scale; the `range` of places that is shown, or null for all; and
-	 * what to call with another place or range: `choose(place)`, `zoom(range)`.
+	 * have a `log` scale; the `range` of places that is shown, or null for all; and what to call with another place or
+	 * range: `choose(place)`, `zoom(range)`.
 	 */
 	constructor(name, shared, signal) {
 		Object.assign(this, { name, shared, series: [], clock: false, width: 480, chosen: null, from: null, inView: true });

@@ -1,5 +1,6 @@
 /** Rows of tables: all of them, or pages of them that are asked for when they come into view. */
 
+/** Milliseconds until rows that did not arrive are asked for again. */
 const AGAIN = 3000;
 
 /** Rows that are all here. */
