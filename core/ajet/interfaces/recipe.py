@@ -1,4 +1,4 @@
-"""Recipes: models that are built on this machine."""
+"""Recipes: models that are built, fetched or converted on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ajet.interfaces.base import Plugin
 from ajet.interfaces.progress import Progress
@@ -22,6 +22,8 @@ class Recipe(Plugin):
     """Builds a model, once per seed. A job's ``model`` is its name, or ``recipe.py:Name``."""
 
     kind = "recipe"
+    suffix: ClassVar[str] = ""
+    """Ending of the files that the recipe converts: such a file is a job's ``model`` too, and the recipe's field ``file``."""
 
     @abstractmethod
     def build(self, folder: Path, seed: int, progress: Progress) -> None:

@@ -24,7 +24,11 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 def find_recipe(model: str) -> Recipe | None:
     """The recipe that a job's ``model`` names; None for a folder or a Hugging Face id. Raises ConfigError."""
-    found: Any = load_plugins().of(Recipe).get(model)
+    recipes = load_plugins().of(Recipe)
+    for cls in recipes.values():
+        if cls.suffix and model.lower().endswith(cls.suffix):
+            return validated(cls, {"file": model}, f"model {model}")
+    found: Any = recipes.get(model)
     if found is None and model.rpartition(":")[0].endswith(".py"):
         found = load_object(model, "model")
     if found is None:

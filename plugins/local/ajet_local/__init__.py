@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 from ajet import Finding, Plugin, hookimpl
 from ajet_local.backbone import Local, LocalEnginePlugin
+from ajet_local.gguf import Gguf
+from ajet_local.smollm2.recipe import SmolLM2
 from ajet_local.starter.calculator import Calculator
 from ajet_local.starter.recipe import Starter
 from ajet_local.starter.vision import StarterVision
@@ -21,7 +23,7 @@ logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 @hookimpl
 def ajet_plugins() -> Iterable[type[Plugin]]:
-    return [Local, LocalEnginePlugin, Starter, Calculator, StarterVision]
+    return [Local, LocalEnginePlugin, Starter, Calculator, StarterVision, SmolLM2, Gguf]
 
 
 @hookimpl

@@ -27,6 +27,7 @@ from ajet import (
 from ajet.backbones import BFLOAT16, FLOAT32, JobSizes, Layout, ModelSizes, Need, Phase, check_vocabulary
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
 from ajet_local.demand import MOST_TOKENS, Demand, Given, fit, refuse
+from ajet_local.pretrained import Pretrained
 from ajet_local.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
@@ -631,8 +632,11 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
 
     @classmethod
     def support(cls, model: str) -> Mapping[str, str]:
-        """See `EnginePlugin.support`. Recipes make models of a kind that works."""
-        if find_recipe(model):
+        """See `EnginePlugin.support`. Recipes that train a model of their own make one of a kind that works."""
+        recipe = find_recipe(model)
+        if isinstance(recipe, Pretrained):
+            model = str(recipe.folder())
+        elif recipe:
             return {}
         from transformers import AutoConfig
 
