@@ -43,19 +43,21 @@ def serve(
     context_length: int | None = None,
     chat_template: Mapping[str, Any] | None = None,
     call_example: str = "",
+    tool_prompt: Literal["", "hermes"] = "",
     tool_calls: Literal["read", "text"] = "read",
     most_calls: int = 256,
     seed: int = 0,
     set: Mapping[str, Any] | None = None,
 ) -> Iterator[Server]:
     """A block in which a checkpoint, a Hugging Face id or a recipe is served, as by `ajet serve`; port 0 is a free one,
-    ``set`` are fields of the engine. ``context_length``, ``chat_template``, ``call_example`` and ``tool_calls`` are a job's
-    keys of these names in ``rollout``. Raises AjetError."""
+    ``set`` are fields of the engine. ``context_length``, ``chat_template``, ``call_example``, ``tool_prompt`` and ``tool_calls``
+    are a job's keys of these names in ``rollout``. Raises AjetError."""
     api_key = checked_key(key)
     keys = {
         "context_length": context_length,
         "chat_template": dict(chat_template or {}),
         "call_example": call_example,
+        "tool_prompt": tool_prompt,
         "tool_calls": tool_calls,
     }
     settings = validated(RolloutSettings, keys, "serve")

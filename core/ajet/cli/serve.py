@@ -48,6 +48,13 @@ def serve(
             metavar="TEXT", help="A tool call as the model writes it: the key rollout.call_example."
         ),
     ] = "",
+    tool_prompt: Annotated[
+        str,
+        typer.Option(
+            metavar="FORMAT",
+            help="hermes: show tools to a model whose chat template does not. The key rollout.tool_prompt.",
+        ),
+    ] = "",
     tool_calls: Annotated[
         str, typer.Option(metavar="read|text", help="text: tool calls stay text. The key rollout.tool_calls.")
     ] = "read",
@@ -68,7 +75,7 @@ def serve(
     from ajet.utils.terminal import tell
 
     given = checked_key(key)
-    keys = {"call_example": call_example, "tool_calls": tool_calls}
+    keys = {"call_example": call_example, "tool_prompt": tool_prompt, "tool_calls": tool_calls}
     reading = validated(RolloutSettings, keys, "rollout")
     settings = dict(parse_set(text) for text in sets or ())
     warn_of_network(host, tell)

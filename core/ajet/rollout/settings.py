@@ -194,6 +194,11 @@ class RolloutSettings(Settings):
         description="One tool call as the model writes it, with NAME, KEY and VALUE in the places of the tool's name, an argument's "
         "name and its text; for models whose calls AgentJet cannot read otherwise.",
     )
+    tool_prompt: Literal["", "hermes"] = Field(
+        "",
+        description="For models whose chat template does not show tools: the format in which AgentJet writes tools, calls and "
+        "results into the chat, and reads calls. hermes: as <tool_call> with JSON.",
+    )
     tool_calls: Literal["read", "text"] = Field(
         "read",
         description="text: the model's tool calls stay in the text of its answers. Otherwise requests with tools are refused if "
@@ -221,6 +226,12 @@ class RolloutSettings(Settings):
                 f"fork.roots: {self.roots} independent episodes leave nothing of a group of {self.group_size} to forks; lower it, "
                 "or raise group_size"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _one_format_of_calls(self) -> RolloutSettings:
+        if self.tool_prompt and self.call_example:
+            raise ValueError("tool_prompt already says how calls are written; remove call_example")
         return self
 
     @property

@@ -31,6 +31,7 @@ _TOOL: dict[str, Any] = {
     },
 }
 _HELLO = {"role": "user", "content": "Hello."}
+_HIDDEN = "no: the chat template does not write them; rollout.tool_prompt: hermes does"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class ChatFormatReport:
         return [
             ("tool calls", f"refused: {self.fault}" if self.fault else self.calls),
             *[("not read back", f"calls with {', '.join(self.unread)}") for _ in self.unread[:1]],
-            ("tools in prompts", "yes" if self.shows_tools else "no: the chat template does not write them"),
+            ("tools in prompts", "yes" if self.shows_tools else _HIDDEN),
             ("thoughts", self.thoughts or "none"),
             ("stop tokens", ", ".join(self.stops)),
             *(broken or [("breaks", "none")]),

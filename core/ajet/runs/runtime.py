@@ -249,7 +249,8 @@ def make_chat(
     tokenizer: Any, model_type: str, settings: RolloutSettings | None = None, vision: Vision | None = None
 ) -> Chat:
     """The chats of a model as a job's settings want them; without settings, as they are by default. Raises ConfigError for a
-    variable that its chat template does not read, and for an example of a call from which no reader can be derived."""
+    variable that its chat template does not read, for an example of a call from which no reader can be derived, and for a
+    tool prompt where the chat template writes tools."""
     settings = settings or RolloutSettings()
     config = generation_config(getattr(tokenizer, "name_or_path", ""))
     return Chat(
@@ -260,6 +261,7 @@ def make_chat(
         stops=generation_stops(config) if config else (),
         call_example=settings.call_example,
         reads_calls=settings.tool_calls == "read",
+        tool_prompt=bool(settings.tool_prompt),
     )
 
 

@@ -216,6 +216,7 @@ OURS: Mapping[str, str] = {
     "episode runners",
     "rollout.chat_template": "by the episode runners, which render all chats",
     "rollout.call_example": "by the episode runners, which read all answers",
+    "rollout.tool_prompt": "by the episode runners, which render all chats",
     "rollout.tool_calls": "by the episode runners, which read all answers",
     "rollout.images": "by capture, in the episode runners",
     "rollout.sampling": "sent with every request; without a seed, which makes vLLM's sampler slow, unless "
