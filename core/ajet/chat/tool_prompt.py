@@ -7,13 +7,11 @@ results a turn of the user. All else is done as with every template, and how cal
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ajet.chat.encoding import SAID
 from ajet.chat.template import QUESTION, STUB_TOOL, Message, Template
-from ajet.chat.texts import common_start
 from ajet.types import ConfigError
 
 KEY = "rollout.tool_prompt"
@@ -55,7 +53,7 @@ class PromptedTemplate(Template):
             name = getattr(self.tokenizer, "name_or_path", "") or "the model"
             raise ConfigError(KEY, f"the chat template of {name} writes tools itself. Remove the key.")
         shown = self._tried([{"role": "system", "content": SAID}, QUESTION])
-        self._default = _default_system(shown, alone, self.control)
+        self._default = _default_system(shown, alone)
         self._prompts = True
         super()._learn_what_it_takes()
 
@@ -98,7 +96,7 @@ class PromptedTemplate(Template):
         turns[0]["content"] = joined(said, "\n\n" if said else "", text)
 
 
-def _default_system(shown: str, alone: str, control: re.Pattern[str]) -> str | None:
+def _default_system(shown: str, alone: str) -> str | None:
     """See `PromptedTemplate._default`. ``shown`` is a chat with a system message, ``alone`` the same chat without it."""
     before, found, after = shown.partition(SAID)
     if not found:
@@ -106,13 +104,13 @@ def _default_system(shown: str, alone: str, control: re.Pattern[str]) -> str | N
     length = len(alone) - len(before) - len(after)
     if length >= 0 and alone.startswith(before) and alone.endswith(after):
         return alone[len(before) :][:length]
-    rest = alone[len(common_start(alone, before, control)) :]
-    return "" if after.endswith(rest) else None
+    parts = ((alone[:end], alone[end:]) for end in range(len(alone) + 1))
+    return "" if any(before.startswith(one) and after.endswith(other) for one, other in parts) else None
 
 
 def _turn(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message as the template can write it."""
-    content = message.get("content") or ""
+    content = "" if message.get("content") is None else message["content"]
     if message["role"] == "tool":
         return {"role": "user", "content": joined(_RESULT[0], content, _RESULT[1])}
     turn = {**message, "content": content}
