@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, FilePath
 
 from ajet import AjetError
 from ajet.interfaces.progress import Progress
 from ajet_local.pretrained import Pretrained
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
 
 _PART = re.compile(r"-\d{5}-of-\d{5}\.gguf", re.IGNORECASE)
 
@@ -44,6 +48,7 @@ def convert(file: Path, folder: Path) -> str:
     were dequantized, such as ``Q4_1``. Raises AjetError, which names the file, for what transformers cannot read."""
     import torch
     import transformers
+    from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
@@ -59,41 +64,48 @@ def convert(file: Path, folder: Path) -> str:
     dequantizing = {"quantization_config": transformers.GgufConfig(dequantize=True)} if has_setting else {}
     try:
         with redirect_stderr(StringIO()):  # a bar of its own
-            types = weight_types(file)
+            content = GGUFReader(file)
             tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
             read, report = AutoModelForCausalLM.from_pretrained(
                 file.parent,
                 gguf_file=file.name,
                 dtype=torch.bfloat16,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are told below
                 **dequantizing,
             )
     except Exception as error:  # of three libraries, on any file
-        raise AjetError(
-            f"model {file}",
-            f"transformers cannot read it: {first_line(error)}. Give the model's folder in the Hugging Face layout instead.",
-        ) from error
-    if missing := sorted(report["missing_keys"]):
-        raise AjetError(
-            f"model {file}",
-            f"{len(missing)} of its weights are not in the file, such as {missing[0]}. "
-            "Give the model's folder in the Hugging Face layout instead.",
-        )
+        raise _unreadable(file, first_line(error)) from error
+    if unread := sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}):
+        raise _unreadable(file, f"{len(unread)} of its weights do not fit, such as {unread[0]}")
+    if _scales_positions(content) and read.config.rope_parameters["rope_type"] == "default":
+        raise _unreadable(file, "it leaves out how the file scales positions (rope scaling)")
     model = _plain_copy(read)
     tokenizer.model_max_length = model.config.get_text_config().max_position_embeddings
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return types
+    return weight_types(content)
 
 
-def weight_types(file: Path) -> str:
+def weight_types(content: GGUFReader) -> str:
     """The types of the matrices in a GGUF file, the most frequent one first: ``Q4_K, Q6_K``."""
-    from collections import Counter
-
-    from gguf import GGUFReader
-
-    counted = Counter(tensor.tensor_type.name for tensor in GGUFReader(file).tensors if len(tensor.shape) > 1)
+    counted = Counter(tensor.tensor_type.name for tensor in content.tensors if len(tensor.shape) > 1)
     return ", ".join(name for name, _ in counted.most_common())
+
+
+def _scales_positions(content: GGUFReader) -> bool:
+    """Whether rotary frequencies are not the plain ones; transformers skips both forms for most architectures."""
+    kinds = [
+        field.contents() for name, field in content.fields.items() if name.endswith(".rope.scaling.type")
+    ]
+    return any(tensor.name.startswith("rope_f") for tensor in content.tensors) or not {*kinds} <= {"none"}
+
+
+def _unreadable(file: Path, why: str) -> AjetError:
+    return AjetError(
+        f"model {file}",
+        f"transformers cannot read it: {why}. Give the model's folder in the Hugging Face layout instead.",
+    )
 
 
 def _plain_copy(read: Any) -> Any:
