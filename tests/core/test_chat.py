@@ -125,14 +125,6 @@ def test_a_template_that_writes_no_tools_is_recognised(chat: Chat) -> None:
     assert chat.shows_tools == ("add" in shown(chat, chat.render([QUESTION], [ADD])))
 
 
-def test_the_assistants_own_tokens_are_known_in_a_finished_chat(chat: Chat) -> None:
-    whole = [*ASK, ANSWER, QUESTION, {"role": "assistant", "content": "Yes."}]
-    ids, mask = chat.render_with_mask(whole, [])
-    learned = shown(chat, [i for i, on in zip(ids, mask, strict=True) if on])
-    assert "It is 2.<|im_end|>" in learned and "Yes.<|im_end|>" in learned
-    assert not any(words in learned for words in ("brief", "1 + 1", "user", "system", "<|im_start|>"))
-
-
 @every(ALL)
 def test_lone_surrogates_are_replaced(chat: Chat) -> None:
     assert "a�b" in shown(chat, chat.render([{"role": "user", "content": "a\ud83db"}], []))
@@ -824,8 +816,6 @@ def test_a_template_that_is_not_the_familys_goes_the_generic_way(template: str) 
     tokenizer = copy.deepcopy(tokenizers.qwen3())
     tokenizer.chat_template = template
     chat = Chat(tokenizer, "qwen3")
-    with pytest.raises(AjetError, match="marks the assistant's tokens"):
-        chat.render_with_mask([*ASK, ANSWER], [])
     told = [*ASK, ANSWER, QUESTION]
     text = tokenizer.apply_chat_template(told, tokenize=False, add_generation_prompt=True)
     assert shown(chat, chat.render(told, [])) == text

@@ -19,6 +19,7 @@ from ajet.learning.preferences import (
 )
 from ajet.learning.settings import TrainSettings
 from ajet.types import ConfigError, Sample
+from tests import templates
 
 USER = {"role": "user", "content": "1 + 1?"}
 GOOD, BAD = {"role": "assistant", "content": "2"}, {"role": "assistant", "content": "3, perhaps"}
@@ -43,8 +44,8 @@ def write(folder: Path, *lines: Any) -> Path:
     return path
 
 
-def samples(chat: Chat, path: Path) -> list[tuple[Sample, Sample]]:
-    return preference_samples(chat, read_preferences(path), 1000)
+def samples(chat: Chat, path: Path) -> list[list[Sample]]:
+    return preference_samples(chat, read_preferences(path), 1000, print)
 
 
 def text(chat: Chat, sample: Sample) -> str:
@@ -83,6 +84,29 @@ def test_every_turn_after_the_difference_is_trained(chat: Chat, tmp_path: Path) 
     )
     trained = text(chat, good)
     assert trained.startswith("2<|im_end|>") and trained.endswith("yes<|im_end|>") and "sure" not in trained
+
+
+def test_each_side_has_the_samples_in_which_the_chats_differ_and_no_shared_answer_is_trained(
+    tmp_path: Path,
+) -> None:
+    chat = Chat(templates.tokenizer("qwen3"))  # drops thoughts of earlier questions
+
+    def said(text: str) -> dict[str, str]:
+        return {"role": "assistant", "content": text, "reasoning_content": f"So {text}."}
+
+    line = {
+        "prompt": [USER, said("hello"), USER],
+        "chosen": [said("2"), USER, said("yes")],
+        "rejected": [said("3")],
+    }
+    (pair,) = samples(chat, write(tmp_path, line))
+    assert [(float(s.advantages.sum() > 0), text(chat, s).lstrip()) for s in pair] == [
+        (1.0, "2.\n</think>\n\n2<|im_end|>"),
+        (1.0, "<think>\nSo yes.\n</think>\n\nyes<|im_end|>"),
+        (0.0, "3.\n</think>\n\n3<|im_end|>"),
+    ]
+    source = PreferenceSource([pair], DPO(), TrainSettings(batch_size=1), 0)
+    assert {s.pair for s in asyncio.run(source.batch(1, 0)).batch.samples} == {0}
 
 
 def test_a_batch_is_the_mean_over_its_pairs_and_each_epoch_shows_all(chat: Chat, tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ from ajet.learning.sft import (
     Transcript,
     TranscriptSource,
     read_transcripts,
+    samples_of,
     sft_batch,
     steps_for,
-    transcript_sample,
     transcript_samples,
 )
 from ajet.types import ConfigError, Sample
+from tests import templates
 
 USER = {"role": "user", "content": "1 + 1?"}
 GOOD = {"messages": [USER, {"role": "assistant", "content": "2"}]}
@@ -33,6 +34,12 @@ CALL = {"id": "c", "type": "function", "function": {"name": "add", "arguments": 
 @pytest.fixture(scope="module")
 def chat(tokenizer: Any) -> Chat:
     return Chat(tokenizer, "qwen3")
+
+
+def sample_of(chat: Chat, transcript: Transcript) -> Sample:
+    """The sample of a transcript that becomes one."""
+    (sample,) = samples_of(chat, transcript)
+    return sample
 
 
 def learned(chat: Chat, sample: Sample) -> str:
@@ -50,7 +57,7 @@ def test_only_the_assistants_own_tokens_are_learned_of_every_turn(chat: Chat) ->
         {"role": "tool", "tool_call_id": "c", "content": "RESULT"},
         {"role": "assistant", "content": "It is 2."},
     ]
-    sample = transcript_sample(chat, Transcript(messages, [TOOL]))
+    sample = sample_of(chat, Transcript(messages, [TOOL]))
     text = learned(chat, sample)
     assert '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>' in text
     assert text.endswith("It is 2.<|im_end|>"), "the end of a turn is learned too"
@@ -60,7 +67,7 @@ def test_only_the_assistants_own_tokens_are_learned_of_every_turn(chat: Chat) ->
 
 
 def test_a_sample_is_of_one_length_and_was_sampled_by_nobody(chat: Chat) -> None:
-    sample = transcript_sample(chat, Transcript(GOOD["messages"]))
+    sample = sample_of(chat, Transcript(GOOD["messages"]))
     arrays = (sample.token_ids, sample.mask, sample.logprobs, sample.advantages, sample.weights)
     assert {len(a) for a in arrays} == {len(sample.token_ids)}
     assert [a.dtype for a in arrays] == [np.int32, np.bool_, np.float32, np.float32, np.float32]
@@ -70,7 +77,7 @@ def test_a_sample_is_of_one_length_and_was_sampled_by_nobody(chat: Chat) -> None
 
 def test_a_batch_is_the_mean_over_all_learned_tokens(chat: Chat) -> None:
     short, long = (
-        transcript_sample(chat, Transcript([USER, {"role": "assistant", "content": text}]))
+        sample_of(chat, Transcript([USER, {"role": "assistant", "content": text}]))
         for text in ("2", "the answer is the number two")
     )
     batch = sft_batch([short, long], 0.5)
@@ -87,8 +94,7 @@ def test_each_epoch_shows_every_transcript_once_in_an_order_of_its_own(
 ) -> None:
     assert steps_for(epochs, count, size) == steps
     samples = [
-        transcript_sample(chat, Transcript([USER, {"role": "assistant", "content": str(i)}]))
-        for i in range(count)
+        samples_of(chat, Transcript([USER, {"role": "assistant", "content": str(i)}])) for i in range(count)
     ]
 
     def shown(seed: int) -> list[str]:
@@ -173,13 +179,37 @@ def test_a_transcript_that_cannot_be_rendered_is_named_by_its_place(chat: Chat) 
     call = {"role": "assistant", "content": "", "tool_calls": [{"function": "add"}]}
     bad = Transcript([USER, call], (), "chats.jsonl:2")
     with pytest.raises(ConfigError, match=r"^chats.jsonl:2: the chat format cannot render it"):
-        transcript_samples(chat, [good, bad], 1000)
+        transcript_samples(chat, [good, bad], 1000, print)
 
 
 def test_a_transcript_longer_than_the_context_is_named_by_its_place(chat: Chat) -> None:
     long = Transcript([USER, {"role": "assistant", "content": "word " * 50}], (), "chats.jsonl:7")
-    assert len(transcript_samples(chat, [long], 1000)) == 1
+    assert len(transcript_samples(chat, [long], 1000, print)) == 1
     with pytest.raises(
         ConfigError, match=r"^chats.jsonl:7: has \d+ tokens, but the model's context holds 32"
     ):
-        transcript_samples(chat, [long], 32)
+        transcript_samples(chat, [long], 32, print)
+
+
+def test_a_transcript_in_which_nothing_was_asked_is_named_by_its_place(chat: Chat) -> None:
+    greeting = Transcript([{"role": "assistant", "content": "Hello."}], (), "chats.jsonl:3")
+    with pytest.raises(ConfigError, match=r"^chats.jsonl:3: begins with its only assistant message"):
+        transcript_samples(chat, [greeting], 1000, print)
+
+
+def test_samples_of_one_transcript_are_in_one_step_and_it_is_said_once_why_there_are_several() -> None:
+    chat = Chat(templates.tokenizer("qwen3"))  # drops thoughts of earlier questions
+    thought = {"role": "assistant", "content": "2", "reasoning_content": "One and one."}
+    two = [USER, thought, USER, thought]
+    read = [Transcript(two, (), f"chats.jsonl:{line}") for line in (1, 2, 3)]
+    told: list[str] = []
+    samples = transcript_samples(chat, [*read, Transcript(GOOD["messages"])], 1000, told.append)
+    assert [len(found) for found in samples] == [2, 2, 2, 1]
+    (remark,) = told
+    assert remark.startswith("chats.jsonl:1 and 2 more: becomes several samples (template drops thinking)")
+    for sample in samples[0]:
+        assert learned(chat, sample) == "<think>\nOne and one.\n</think>\n\n2<|im_end|>"
+    source = TranscriptSource(samples, TrainSettings(batch_size=4), 0)
+    batch = asyncio.run(source.batch(1, 0)).batch
+    assert len(batch.samples) == 7 and batch.mini_batches == [list(range(7))]
+    assert sum(float(s.weights.sum()) for s in batch.samples) == pytest.approx(1.0)

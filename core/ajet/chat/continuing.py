@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ajet.chat.format import ChatFormat
-from ajet.chat.shape import Shape
+from ajet.chat.shape import Shape, after_prompt
 from ajet.types import AjetError
 
 Message = Mapping[str, Any]
@@ -24,6 +24,7 @@ REWRITTEN = "template rewrites history"
 
 _AROUND = 40
 """Characters shown on each side of a difference."""
+_QUESTION = {"role": "user", "content": "a"}
 _THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
@@ -110,6 +111,32 @@ class Continuing:
         prepared, hidden = self._format.prepared(messages), self._format.hidden(tools)
         text = self._format.write(prepared, hidden)
         return Written(times, _Kept(text, prepared, (tools, hidden)), len(text), len(prepared))
+
+    def answer(self, before: Written, answer: Message, thought: str) -> tuple[str, ...]:
+        """What the format writes after a prompt if ``answer`` ends the chat; two texts if ``thought``, which may be empty, is not
+        part of that and belongs between them. If the format writes the prompt otherwise once the answer follows, as
+        gpt-oss drops thoughts, the answer is what it writes after one question. Raises AjetError if that cannot be told
+        either, or if the format does not write the thought and the prompt ends it."""
+        found = self._after(before, answer)
+        if found is None and self._format.show(before.text).endswith(self._shape.begins):
+            found = self._after(self.begin([_QUESTION], before.kept.tools[0]), answer)
+        if found is None:
+            raise AjetError("the chat template does not write an answer after the prompt that asks for it")
+        return found if len(found) > 1 else self._with_thought(before.text, found[0], thought)
+
+    def _after(self, before: Written, answer: Message) -> tuple[str, ...] | None:
+        prepared = [*before.messages(), *self._format.prepared([answer])]
+        whole = self._format.write(prepared, before.kept.tools[1], False)
+        return after_prompt(self._shape, before.text, whole)
+
+    def _with_thought(self, prompt: str, text: str, thought: str) -> tuple[str, ...]:
+        if thought in self._format.show(text):
+            return (text,)
+        if self._shape.thoughts is None or self._shape.closes(prompt):
+            raise AjetError("the chat template does not write the reasoning of an answer")
+        begin, end = self._shape.thoughts
+        empty = self._shape.empty_thought.match(text)
+        return f"{begin}\n", f"\n{end}\n\n{text[empty.end() if empty else 0 :]}"
 
     def rest(
         self,

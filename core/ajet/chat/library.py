@@ -1,15 +1,13 @@
-"""The hand-written renderers of the `renderers` library: for models whose tokenizer has no chat template, and for supervised
-fine-tuning, which needs to know the assistant's tokens of a finished chat."""
+"""The hand-written renderers of the `renderers` library: for models whose tokenizer has no chat template."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from ajet.chat.encoding import any_of, encodable
-from ajet.chat.template import STUB_CALL, STUB_RESULT, STUB_TOOL, given, refusal
+from ajet.chat.template import given, refusal
 from ajet.types import AjetError
 
 Message = Mapping[str, Any]
@@ -33,24 +31,9 @@ _NAMES = {
 }
 """The library's renderers by model type; the first one that fits is used. That of gpt-oss downloads a vocabulary."""
 
-_PLAIN: list[dict[str, Any]] = [
-    {"role": "system", "content": "a"},
-    {"role": "user", "content": "b"},
-    {"role": "assistant", "content": "c"},
-    {"role": "user", "content": "d"},
-]
-_CHATS: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [
-    (_PLAIN, []),
-    (_PLAIN[1:], [STUB_TOOL]),
-    ([*_PLAIN, STUB_CALL, STUB_RESULT], [STUB_TOOL]),
-]
 
-
-def find_renderer(
-    tokenizer: Any, plain: Any, model_type: str, variables: Mapping[str, Any] = MappingProxyType({})
-) -> Any:
-    """The library's renderer for a model; None if there is none, if it lacks one of the template's ``variables``, or if it does
-    not render as the tokenizer's own template does. ``plain`` is a `plain_copy` of the tokenizer: special tokens in
+def find_renderer(plain: Any, model_type: str) -> Any:
+    """The library's renderer for a model; None if there is none. ``plain`` is a `plain_copy` of the tokenizer: special tokens in
     messages stay plain text. Raises AjetError if `renderers` is not installed."""
     try:
         import renderers
@@ -64,33 +47,10 @@ def find_renderer(
         return None  # the copy does not keep special tokens plain
     for name in _NAMES.get(model_type, ()):
         try:
-            usual = renderers.config_from_name(name)
-            if not variables.keys() <= type(usual).template_field_names():
-                continue
-            renderer = renderers.create_renderer(plain, type(usual)(**variables))
+            return renderers.create_renderer(plain, renderers.config_from_name(name))
         except (AssertionError, ValueError, KeyError):
             continue  # same architecture, but another chat format
-        if _agrees(renderer, tokenizer):
-            return renderer
     return None
-
-
-def _agrees(renderer: Any, tokenizer: Any) -> bool:
-    if not getattr(tokenizer, "chat_template", None):
-        return True
-    names = type(renderer.config).template_field_names()
-    options = {name: getattr(renderer.config, name) for name in sorted(names)}
-    try:
-        for messages, tools in _CHATS:
-            text = tokenizer.apply_chat_template(
-                messages, tools=tools or None, tokenize=False, add_generation_prompt=True, **options
-            )
-            ids = renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True)
-            if list(ids) != list(tokenizer.encode(text, add_special_tokens=False)):
-                return False
-    except Exception:  # one of them refuses what the other accepts
-        return False
-    return True
 
 
 class ByRenderer:

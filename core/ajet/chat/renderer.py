@@ -28,7 +28,7 @@ from ajet.chat.encoding import ASKED, SAID, any_of, plain_copy
 from ajet.chat.format import ChatFormat
 from ajet.chat.harmony import find_harmony
 from ajet.chat.library import ByRenderer, find_renderer
-from ajet.chat.messages import canonical_tool_arguments
+from ajet.chat.messages import canonical_tool_arguments, spoken, thoughts
 from ajet.chat.reading import TEMPLATE, FoundReader, find_reader
 from ajet.chat.shape import Prober, Shape, written
 from ajet.chat.streaming import Reader
@@ -131,7 +131,7 @@ class Chat:
                 f"the tokenizer of {self.name} has no chat template to write tools with. Remove the key, or set "
                 "tokenizer.chat_template.",
             )
-        elif renderer := find_renderer(tokenizer, self._plain, model_type):
+        elif renderer := find_renderer(self._plain, model_type):
             self._format = ByRenderer(renderer, tokenizer)
         else:
             raise AjetError(
@@ -223,23 +223,25 @@ class Chat:
                 self._rendered[chat] = held
         return held[0], held[1].copied()
 
-    def render_with_mask(
-        self, messages: Sequence[Message], tools: Sequence[Message]
-    ) -> tuple[list[int], list[bool]]:
-        """Ids of a finished chat, and which of them the assistant would have sampled. Raises AjetError for a model
-        without a renderer that marks them, and whatever the renderer raises."""
-        if self._marking is None:
-            raise AjetError(
-                "supervised fine-tuning needs a chat family that marks the assistant's tokens; this model's chat template "
-                "does not. Use a model of a known family."
-            )
-        rendered = self._marking.render(given(messages), tools=list(tools) or None)
-        return list(rendered.token_ids), list(rendered.sampled_mask)
+    def sampled(self, rendered: Written, answer: Message) -> list[int]:
+        """Ids that the model samples to say ``answer`` after a prompt, with the token that ends it, also if the format writes none
+        or another one at the end of a chat. Raises AjetError if the format does not write all of the answer, up to the space
+        around its text."""
+        thought = thoughts(answer)
+        *begun, text = self._continuing.answer(rendered, answer, thought)
+        ends = ((at, self._format.ids(text[at:])[0]) for at in self._format.ends(text))
+        at, stop = next((end for end in ends if end[1] in self.stop_token_ids), (None, self._stop_of(answer)))
+        said = text.removesuffix(self._shape.ending.text) if at is None else text[:at]
+        if missing := _missing_in(self._format.show(said).replace(thought, "", 1), answer):
+            raise AjetError(f"the chat template does not write {' and '.join(missing)} of an answer in full")
+        before = [i for head in begun for i in [*self._format.ids(head), *self.prefill_ids(thought)]]
+        return [*before, *self._format.ids(said), stop]
 
-    @cached_property
-    def _marking(self) -> Any:
-        model_type, variables, *_ = self._made_of
-        return find_renderer(self.tokenizer, self._plain, model_type, variables)
+    def _stop_of(self, answer: Message) -> int:
+        """The token that ends an answer after which the format writes none: the one with which the next message begins."""
+        ending = (self._shape.call_ending if answer.get("tool_calls") else None) or self._shape.ending
+        token = self.tokenizer.convert_tokens_to_ids(ending.header) if ending.header else None
+        return token if token in self.stop_token_ids else self.stop_token_ids[0]
 
     def prefill(
         self, messages: Sequence[Message], tools: Sequence[Message], prompt: Sequence[int]
@@ -538,3 +540,10 @@ def generation_stops(config: Path) -> list[int]:
 
 def _spelled(calls: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(name, canonical_tool_arguments(arguments)) for name, arguments in calls]
+
+
+def _missing_in(text: str, answer: Message) -> list[str]:
+    """What a text lacks of an answer besides its thoughts and space."""
+    missing = [] if spoken(answer).strip() in text else ["the text"]
+    names = [call["function"]["name"] for call in answer.get("tool_calls") or ()]
+    return [*missing, *(f"the call of {n}" for n in dict.fromkeys(names) if text.count(n) < names.count(n))]

@@ -87,6 +87,15 @@ class Shape:
         return re.sub(rf"{begin}\s*({end}\s*)?\Z", "", prompt)
 
     @property
+    def begins(self) -> str:
+        """The part of the header that begins the answer, after what ends the question."""
+        return self.header[self.header.rfind(self.last_token) if self.last_token else 0 :]
+
+    def closes(self, prompt: str) -> bool:
+        """Whether a prompt ends with the end of a thought."""
+        return self.thoughts is not None and prompt.rstrip().endswith(self.thoughts[1])
+
+    @property
     def empty_thought(self) -> re.Pattern[str]:
         """Matches a thought without words, with the space after it."""
         return re.compile(r"\s*".join(map(re.escape, self.thoughts)) + r"\s*" if self.thoughts else "(?!)")
@@ -225,6 +234,25 @@ def _calling(*values: str) -> dict[str, Any]:
     return {**STUB_CALL, "tool_calls": calls}
 
 
+def after_prompt(shape: Shape, prompt: str, whole: str) -> tuple[str, ...] | None:
+    """What a chat with an answer has after the prompt that asks for it; None if the chat does not begin with the prompt. Two
+    texts, of which the first is empty, if the prompt begins a thought that the chat does not have: the thought belongs
+    between them."""
+    if whole.startswith(prompt):
+        return (whole[len(prompt) :],)
+    unopened = shape.unopened(prompt)
+    if shape.thoughts is None or not whole.startswith(unopened):
+        return None
+    rest, (begin, end) = whole[len(unopened) :], shape.thoughts
+    empty = re.match(rf"\s*(?:{re.escape(begin)}\s*)?(?={re.escape(end)})", rest)
+    if rest.lstrip().startswith(begin) and (shape.closes(prompt) or not empty):
+        return None  # a second thought
+    if shape.closes(prompt):  # an empty thought, which finished answers do not have
+        return (rest,)
+    space = prompt[len(prompt.rstrip()) :]
+    return "", space + (rest[empty.end() :] if empty else f"{end}\n\n{rest}")
+
+
 def written(format: ChatFormat, shape: Shape, answer: Message) -> str:
     """What a model writes to say ``answer``: its text without the end of the turn, unless that end differs from
     a plain answer's. Raises AjetError if the format refuses it."""
@@ -238,15 +266,13 @@ def written(format: ChatFormat, shape: Shape, answer: Message) -> str:
     followed = bool(ending.token) and not answer.get("reasoning_content")
     question = {"role": "user", "content": "a"}
     before = text([question], True)
-    whole = text([question, answer, after] if followed else [question, answer], False)
-    begun = ""
-    if not whole.startswith(before):
-        begun = f"\n{shape.thoughts[1]}\n\n" if shape.thoughts else ""  # the prompt opens the thought
-        before = shape.unopened(before)
-        if not whole.startswith(before):
-            raise AjetError("the chat template does not begin an answer as it begins a prompt")
-    whole = whole[len(before) :]
+    found = after_prompt(
+        shape, before, text([question, answer, after] if followed else [question, answer], False)
+    )
+    if found is None:
+        raise AjetError("the chat template does not begin an answer as it begins a prompt")
+    whole = "".join(found)
     token = ending.token if followed else ending.last or ending.token
     end = (whole.find(token) if followed else whole.rfind(token)) if token else -1
     own = token if token not in (shape.ending.token, shape.ending.last) else ""
-    return begun + format.show(whole[:end] + own if end >= 0 else whole.removesuffix(shape.ending.text))
+    return format.show(whole[:end] + own if end >= 0 else whole.removesuffix(shape.ending.text))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -61,40 +62,46 @@ def _messages(found: Any, role: str, name: str, where: str) -> Sequence[Message]
 
 
 def preference_samples(
-    chat: Chat, preferences: Sequence[Preference], longest: int
-) -> list[tuple[Sample, Sample]]:
-    """The chosen and the rejected sample of each preference. What both begin with is context, because it is equally likely
-    in both.
+    chat: Chat, preferences: Sequence[Preference], longest: int, say: Callable[[str], None]
+) -> list[list[Sample]]:
+    """The samples of each preference, those of the chosen chat first. What both chats begin with is context, because it is
+    equally likely in both; ``say`` gets what `transcript_samples` says.
 
-    Raises ConfigError, which names the first chat that the chat format cannot render or that has more than ``longest``
-    tokens, and the first pair whose chats are the same.
+    Raises ConfigError, which names the first chat of which the chat format cannot write all answers or that has more than
+    ``longest`` tokens, and the first pair whose chats are the same.
     """
-    chosen = transcript_samples(chat, [p.chosen for p in preferences], longest)
-    rejected = transcript_samples(chat, [p.rejected for p in preferences], longest)
+    sides = transcript_samples(
+        chat, [side for p in preferences for side in (p.chosen, p.rejected)], longest, say
+    )
     pairs = []
-    for preference, good, bad in zip(preferences, chosen, rejected, strict=True):
-        shared = common_length(good.token_ids, bad.token_ids)
-        pair = (_side(good, shared, 1.0), _side(bad, shared, -1.0))
-        if not all(sample.mask.any() for sample in pair):
+    for preference, good, bad in zip(preferences, sides[::2], sides[1::2], strict=True):
+        chosen, rejected = _side(good, bad, 1.0), _side(bad, good, -1.0)
+        if not (chosen and rejected):
             raise ConfigError(
                 f"{preference.chosen.where}: chosen and rejected do not differ in what the assistant writes. Remove the line."
             )
-        pairs.append(pair)
+        pairs.append([*chosen, *rejected])
     return pairs
 
 
-def _side(sample: Sample, shared: int, advantage: float) -> Sample:
-    """One side of a pair, trained after the ``shared`` tokens."""
-    mask = sample.mask & (np.arange(len(sample.mask)) >= shared)
-    on = mask.astype(np.float32)
-    return replace(sample, mask=mask, advantages=on * np.float32(advantage), weights=on)
+def _side(samples: Sequence[Sample], others: Sequence[Sample], advantage: float) -> list[Sample]:
+    """One side of a pair, trained where it differs from the other side. Both sides divide their common beginning into the
+    same samples."""
+    side = []
+    for sample, other in zip_longest(samples, others[: len(samples)]):
+        shared = common_length(sample.token_ids, other.token_ids) if other else 0
+        mask = sample.mask & (np.arange(len(sample.mask)) >= shared)
+        on = mask.astype(np.float32)
+        if mask.any():
+            side.append(replace(sample, mask=mask, advantages=on * np.float32(advantage), weights=on))
+    return side
 
 
 @dataclass(frozen=True, slots=True)
 class PreferenceSource:
-    """A `BatchSource` over pairs of samples: each epoch is a new permutation, each step the mean loss over its pairs."""
+    """A `BatchSource` over the samples of each pair: each epoch is a new permutation, each step the mean loss over its pairs."""
 
-    pairs: Sequence[tuple[Sample, Sample]]
+    pairs: Sequence[Sequence[Sample]]
     algorithm: DPO
     settings: TrainSettings
     seed: int

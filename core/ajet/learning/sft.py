@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from ajet.chat.finished import Sampled, sampled_in
 from ajet.chat.renderer import Chat
 from ajet.learning.algorithms import SFT
 from ajet.learning.batch import RolloutBatch
@@ -86,34 +88,61 @@ def checked_transcript(messages: Sequence[Mapping[str, Any]], tools: Any, where:
     return Transcript(messages, tools, where)
 
 
-def transcript_samples(chat: Chat, transcripts: Sequence[Transcript], longest: int) -> list[Sample]:
-    """Samples of all transcripts. Raises ConfigError, which names the first transcript that the chat format cannot
-    render or that has more than ``longest`` tokens."""
+def transcript_samples(
+    chat: Chat, transcripts: Sequence[Transcript], longest: int, say: Callable[[str], None]
+) -> list[list[Sample]]:
+    """The samples of each transcript; ``say`` gets what the chat format leaves out or rewrites. Raises ConfigError, which
+    names the first transcript of which the chat format cannot write all answers, or that has more than ``longest`` tokens."""
     samples = []
+    remarks: dict[str, list[str]] = {}
     for transcript in transcripts:
-        try:
-            sample = transcript_sample(chat, transcript)
-        except AjetError:
-            raise
-        except Exception as error:
-            raise ConfigError(
-                f"{transcript.where}: the chat format cannot render it ({type(error).__name__}: {error})."
-            ) from error
-        if len(sample.token_ids) > longest:
-            raise ConfigError(
-                f"{transcript.where}: has {len(sample.token_ids)} tokens, but the model's context holds {longest}. "
-                "Shorten it or leave it out."
-            )
-        samples.append(sample)
+        lines = _lines(chat, transcript, longest)
+        samples.append([_sample(line) for line in lines])
+        for remark in dict.fromkeys(r for line in lines for r in _remarks(line)):
+            remarks.setdefault(remark, []).append(transcript.where)
+    for remark, places in remarks.items():
+        say(f"{places[0]}{f' and {len(places) - 1} more' if places[1:] else ''}: {remark}")
     return samples
 
 
-def transcript_sample(chat: Chat, transcript: Transcript) -> Sample:
-    """A transcript whose assistant tokens are trained, weight 1 each (scaled by `sft_batch`)."""
-    ids, sampled = chat.render_with_mask(transcript.messages, transcript.tools)
-    mask = np.array(sampled, np.bool_)
+def samples_of(chat: Chat, transcript: Transcript) -> list[Sample]:
+    """The samples of one transcript, of any length. Raises ConfigError."""
+    return [_sample(line) for line in _lines(chat, transcript)]
+
+
+def _lines(chat: Chat, transcript: Transcript, longest: float = math.inf) -> list[Sampled]:
+    try:
+        lines = sampled_in(chat, transcript.messages, transcript.tools)
+    except AjetError as error:
+        raise ConfigError(f"{transcript.where}: the chat format cannot render it: {error}") from error
+    length = max((len(line.ids) for line in lines), default=0)
+    if not length:
+        raise ConfigError(
+            transcript.where,
+            "begins with its only assistant message, so there is no prompt to learn it after.",
+        )
+    if length > longest:
+        raise ConfigError(
+            f"{transcript.where}: has {length} tokens, but the model's context holds {longest}. "
+            "Shorten it or leave it out."
+        )
+    return lines
+
+
+def _remarks(line: Sampled) -> Iterator[str]:
+    if line.cause:
+        yield f"becomes several samples ({line.cause}), so that each answer is trained in the chat in which it is sampled"
+    if line.stripped:
+        yield "the chat template leaves out the space around an answer, so that is not trained"
+
+
+def _sample(line: Sampled) -> Sample:
+    """A sample whose answers are trained, weight 1 for each token (scaled by `sft_batch`)."""
+    mask = np.zeros(len(line.ids), np.bool_)
+    for begin, end in line.spans:
+        mask[begin:end] = True
     on = mask.astype(np.float32)
-    return Sample(np.array(ids, np.int32), mask, np.full(len(ids), np.nan, np.float32), on, on)
+    return Sample(np.array(line.ids, np.int32), mask, np.full(len(mask), np.nan, np.float32), on, on)
 
 
 def sft_batch(samples: Sequence[Sample], learning_rate: float) -> Batch:
@@ -125,16 +154,17 @@ def sft_batch(samples: Sequence[Sample], learning_rate: float) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptSource:
-    """A `BatchSource` over samples: each epoch is a new permutation."""
+    """A `BatchSource` over the samples of each transcript: each epoch is a new permutation."""
 
-    samples: Sequence[Sample]
+    samples: Sequence[Sequence[Sample]]
     settings: TrainSettings
     seed: int
 
     async def batch(self, step: int, version: int) -> RolloutBatch:
         """See `BatchSource.batch`."""
         size = self.settings.batch_size
-        chosen = [self.samples[i] for i in in_epochs(step, size, len(self.samples), self.seed)]
+        places = in_epochs(step, size, len(self.samples), self.seed)
+        chosen = [sample for i in places for sample in self.samples[i]]
         tokens = sum(int(s.mask.sum()) for s in chosen)
         return RolloutBatch(sft_batch(chosen, self.settings.rate_at(step)), tokens, {})
 

@@ -217,7 +217,7 @@ def sft(
     settings = _file_settings("sft", epochs, len(read), batch_size, learning_rate)
     trainer = backbone.trainer(model, settings, seed=seed, deterministic=False, progress=progress)
     chat, longest = _format(trainer)
-    source = TranscriptSource(transcript_samples(chat, read, longest), settings, seed)
+    source = TranscriptSource(transcript_samples(chat, read, longest, progress.say), settings, seed)
     return _learn(trainer, source, settings, output, progress)
 
 
@@ -241,7 +241,7 @@ def dpo(
         model, settings, seed=seed, deterministic=False, progress=progress, needs=algorithm.needs
     )
     chat, longest = _format(trainer)
-    source = PreferenceSource(preference_samples(chat, read, longest), algorithm, settings, seed)
+    source = PreferenceSource(preference_samples(chat, read, longest, progress.say), algorithm, settings, seed)
     return _learn(trainer, source, settings, output, progress)
 
 

@@ -17,7 +17,7 @@ from ajet.job.prepare import prepare  # noqa: E402
 from ajet.learning.algorithms import SDPO  # noqa: E402
 from ajet.learning.objective import objective  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
-from ajet.learning.sft import Transcript, sft_batch, transcript_sample  # noqa: E402
+from ajet.learning.sft import Transcript, samples_of, sft_batch  # noqa: E402
 from ajet.types import Batch, Hint, Sample, Span  # noqa: E402
 from ajet_local import tokens  # noqa: E402
 from ajet_local.plan import plan  # noqa: E402
@@ -247,7 +247,8 @@ def obeys(folder, model, tokenizer, engine):
 
     def shown(asked, answer, hint=None):
         turns = [("user", question(asked, hint)), ("assistant", str(answer))]
-        return transcript_sample(chat, Transcript([{"role": r, "content": c} for r, c in turns]))
+        (sample,) = samples_of(chat, Transcript([{"role": r, "content": c} for r, c in turns]))
+        return sample
 
     trainer = LocalTrainer(model, tokenizer, engine)
     for _ in range(80):
