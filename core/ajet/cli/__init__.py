@@ -32,6 +32,7 @@ from ajet.cli import (
     export,
     forecast,
     list_runs,
+    models,
     new_plugin,
     plan,
     plugins,
@@ -204,6 +205,7 @@ def _commands() -> TyperGroup:
     app.command("export")(export.export)
     app.add_typer(plugins.app, name="plugins")
     app.add_typer(new_plugin.app, name="plugin")
+    app.add_typer(models.app, name="model")
     app.add_typer(config.app, name="config")
     app.command("doctor")(doctor.doctor)
     _add_plugin_commands(app)
