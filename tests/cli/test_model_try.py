@@ -50,7 +50,9 @@ def call(name: str, **arguments: Any) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-def test_each_request_is_shown_with_its_call_and_what_is_wrong_with_it(folder: Folder, model: Path, says: dict[str, str]) -> None:
+def test_each_request_is_shown_with_its_call_and_what_is_wrong_with_it(
+    folder: Folder, model: Path, says: dict[str, str]
+) -> None:
     requests = [
         {"request": "Weather in Rome?", "tool": "get_weather"},
         "Weather in Oslo?",
@@ -70,10 +72,15 @@ def test_each_request_is_shown_with_its_call_and_what_is_wrong_with_it(folder: F
     assert lines[3].startswith('  get_weather({"days": "two"})  [$')
     assert lines[5] == '  get_weather({"city": "late"})  [another tool than clock]'
     assert lines[7] == "  I do not know.  [calls no tool]"
-    assert lines[8] == "4 requests; calls that can be read: 3, of the right tool: 2, with arguments that fit it: 1."
+    assert (
+        lines[8]
+        == "4 requests; calls that can be read: 3, of the right tool: 2, with arguments that fit it: 1."
+    )
 
 
-def test_without_requests_one_is_made_of_each_description(folder: Folder, model: Path, says: dict[str, str]) -> None:
+def test_without_requests_one_is_made_of_each_description(
+    folder: Folder, model: Path, says: dict[str, str]
+) -> None:
     says |= {"Tells the time, please.": call("clock")}
     folder.write("tools.json", json.dumps(TOOLS))
     outcome = folder.ajet("model", "try", str(model), "--tools", "tools.json")
@@ -92,7 +99,10 @@ def test_without_requests_one_is_made_of_each_description(folder: Folder, model:
         ("[", "cannot be read as JSON"),
         ("{}", "has no tools"),
         ('[{"name": "f"}]', 'tools[0] must be {"type": "function"'),
-        (json.dumps({"tools": TOOLS, "requests": [{"text": "hi"}]}), 'a request is a text or {"request": text'),
+        (
+            json.dumps({"tools": TOOLS, "requests": [{"text": "hi"}]}),
+            'a request is a text or {"request": text',
+        ),
     ],
 )
 def test_a_file_without_tools_is_refused_by_name(folder: Folder, model: Path, text: str, said: str) -> None:

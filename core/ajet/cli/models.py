@@ -20,17 +20,22 @@ def model() -> None:
 
 @app.command("try")
 def try_model(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder, Hugging Face id, or a recipe such as `smollm2-tools`.")],
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="Folder, Hugging Face id, or a recipe such as `smollm2-tools`."),
+    ],
     tools: Annotated[
         Path,
         typer.Option(
-            metavar="FILE", help='JSON: a list of tools as in a request of chat completions, or {"tools": […], "requests": […]}.'
+            metavar="FILE",
+            help='JSON: a list of tools as in a request of chat completions, or {"tools": […], "requests": […]}.',
         ),
     ],
     temperature: Annotated[float, typer.Option(min=0, max=10, help="0 is greedy.")] = 0.0,
     max_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens of an answer.")] = 128,
     tool_prompt: Annotated[
-        str, typer.Option(metavar="FORMAT", help="hermes: show tools to a model whose chat template does not.")
+        str,
+        typer.Option(metavar="FORMAT", help="hermes: show tools to a model whose chat template does not."),
     ] = "",
     seed: Annotated[int, typer.Option(help="Random seed for sampling, and for recipes.")] = 0,
 ) -> None:
@@ -66,6 +71,6 @@ def page(tried: list[Attempt]) -> str:
     called, right = sum(bool(a.called) for a in tried), sum(a.right_tool for a in tried)
     fitting = sum(a.right_tool and not a.fault for a in tried)
     counts = f"{len(tried)} requests; calls that can be read: {called}, of the right tool: {right}, with arguments that fit it: "
-    counts += f"{sum(a.right_tool and not a.fault for a in tried)}."
+    counts += f"{fitting}."
     remedy = " `smollm2-tools` calls tools; other models learn it from examples (`ajet sft`)."
     return "\n".join([*lines, counts + ("" if called else remedy)])

@@ -59,18 +59,24 @@ def read_tools(path: Path) -> tuple[list[dict[str, Any]], list[Request]]:
         tools = normalise_tools(listed)
         for tool in tools:
             make_schema(tool["function"]["parameters"])
-        requests = [Request(r) if isinstance(r, str) else Request(r["request"], r.get("tool", "")) for r in asked]
+        requests = [
+            Request(r) if isinstance(r, str) else Request(r["request"], r.get("tool", "")) for r in asked
+        ]
     except AjetError as error:
         raise ConfigError(f"--tools {path}", f"{str(error).rstrip('.')}.") from None
     except (TypeError, KeyError):
-        raise ConfigError(f"--tools {path}", 'a request is a text or {"request": text, "tool": name}.') from None
+        raise ConfigError(
+            f"--tools {path}", 'a request is a text or {"request": text, "tool": name}.'
+        ) from None
     return tools, requests or [simple_request(tool["function"]) for tool in tools]
 
 
 def simple_request(function: Mapping[str, Any]) -> Request:
     """A request made of what a tool says of itself, with a value for each parameter that it requires."""
     properties = function["parameters"].get("properties", {})
-    values = [f"{key}: {_example(properties.get(key, {}))}" for key in function["parameters"].get("required", ())]
+    values = [
+        f"{key}: {_example(properties.get(key, {}))}" for key in function["parameters"].get("required", ())
+    ]
     asked = str(function.get("description") or f"Use {function['name']}").rstrip(".")
     return Request(f"{asked}, please{' (' + ', '.join(values) + ')' if values else ''}.", function["name"])
 
@@ -82,11 +88,17 @@ def _example(schema: Mapping[str, Any]) -> str:
     for key in ("examples", "enum"):
         if schema.get(key):
             return str(schema[key][0])
-    return {"integer": "3", "number": "2.5", "boolean": "true", "array": "[]"}.get(str(schema.get("type")), "example")
+    return {"integer": "3", "number": "2.5", "boolean": "true", "array": "[]"}.get(
+        str(schema.get("type")), "example"
+    )
 
 
 async def attempts(
-    engine: Engine, chat: Chat, tools: Sequence[Mapping[str, Any]], requests: Sequence[Request], sampling: Sampling
+    engine: Engine,
+    chat: Chat,
+    tools: Sequence[Mapping[str, Any]],
+    requests: Sequence[Request],
+    sampling: Sampling,
 ) -> list[Attempt]:
     """One answer to each request. Raises AjetError if the model's chats cannot have tools."""
     if chat.calls_fault or not chat.shows_tools:
@@ -94,7 +106,9 @@ async def attempts(
         raise AjetError(f"the model {chat.name}", reason)
     await engine.start()
     try:
-        return await asyncio.gather(*(_attempt(engine, chat, tools, request, sampling) for request in requests))
+        return await asyncio.gather(
+            *(_attempt(engine, chat, tools, request, sampling) for request in requests)
+        )
     finally:
         await engine.close()
 
@@ -107,7 +121,13 @@ async def _attempt(
     ids = answer.token_ids.tolist()
     parsed = chat.parse(ids, prompt, tools)
     if not parsed.tool_calls:
-        why = "its call cannot be read" if parsed.malformed else "calls an unknown tool" if parsed.counts else "calls no tool"
+        why = (
+            "its call cannot be read"
+            if parsed.malformed
+            else "calls an unknown tool"
+            if parsed.counts
+            else "calls no tool"
+        )
         return Attempt(request, " ".join(chat.text(ids).split()), fault=why)
     name, arguments = parsed.tool_calls[0]
     schema = next(tool["function"]["parameters"] for tool in tools if tool["function"]["name"] == name)
