@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from ajet import Finding, Plugin, hookimpl
 from ajet_local.backbone import Local, LocalEnginePlugin
+from ajet_local.cpu import crowded, native_bfloat16, sleep_while_waiting
 from ajet_local.gguf import Gguf
 from ajet_local.smollm2.recipe import SmolLM2
 from ajet_local.starter.calculator import Calculator
@@ -19,6 +20,8 @@ from ajet_local.starter.vision import StarterVision
 
 # Where bitsandbytes is installed, peft imports it, and on some CPUs it then warns of an optional kernel that it lacks.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+# Before any module imports torch.
+sleep_while_waiting()
 
 
 @hookimpl
@@ -28,7 +31,7 @@ def ajet_plugins() -> Iterable[type[Plugin]]:
 
 @hookimpl
 def ajet_doctor() -> Iterable[tuple[str, str, str] | Finding]:
-    """The version of torch and the device that the local backbone would use."""
+    """The version of torch, the device that the local backbone would use, and what slows it down."""
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -36,9 +39,15 @@ def ajet_doctor() -> Iterable[tuple[str, str, str] | Finding]:
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    instructions = native_bfloat16() if device == "cpu" else ""
+    native = f", bfloat16 by {instructions}" if instructions else ""
     found: list[tuple[str, str, str] | Finding] = [
-        ("local backbone", f"torch {version}, device {device}, {torch.get_num_threads()} threads", "")
+        ("local backbone", f"torch {version}, device {device}, {torch.get_num_threads()} threads{native}", "")
     ]
+    if device == "cpu" and (load := crowded()):
+        found.append(
+            Finding("load", load, "other programs compute, and runs beside them take longer", optional=True)
+        )
     from ajet_local.kernels import failing_kernels
 
     for name in failing_kernels():

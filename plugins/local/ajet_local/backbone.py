@@ -26,6 +26,7 @@ from ajet import (
 )
 from ajet.backbones import BFLOAT16, FLOAT32, JobSizes, Layout, ModelSizes, Need, Phase, check_vocabulary
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
+from ajet_local.cpu import SMALL, bfloat16, crowded
 from ajet_local.demand import MOST_TOKENS, Demand, Given, fit, refuse
 from ajet_local.pretrained import Pretrained
 from ajet_local.sizes import format_size, parse_size
@@ -60,10 +61,6 @@ TOKEN_SECONDS = (0.07e-3, 0.45e-3)
 """Time in which Python takes a token from a pass and goes on, one request after the other. On one H200, a pass of 128 requests through
 28 layers took 30 ms in the engine alone, and 65 ms in a job (bench/results/prove_h200.json): what `PASS_SECONDS` leave of these."""
 
-SMALL = 10_000_000
-"""Parameters below which a model has one CPU thread. Threads wait for each other after each operation, and one of a small model is so
-short that where other work uses the cores, two threads were twenty times slower than one."""
-
 
 class OnDevice(Plugin):
     """The settings that sampling and training share."""
@@ -71,8 +68,8 @@ class OnDevice(Plugin):
     device: Device = Field("auto", description="Device of the model; auto chooses cuda, else mps, else cpu.")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="Data type of computations; auto: bfloat16 on cuda, else float32. Trained weights and optimizer states are "
-        "always float32.",
+        description="Data type of computations; auto: bfloat16 on cuda, and on a CPU that multiplies in it, from 10 million parameters "
+        "on; else float32. Trained weights and optimizer states are always float32.",
     )
     threads: int | None = Field(
         None,
@@ -98,16 +95,41 @@ class OnDevice(Plugin):
         ge=1,
         description="Maximum prompt tokens in one forward pass of sampling; bounds how long other requests wait.",
     )
+    memory_limit: str | None = Field(
+        None,
+        description="Maximum device memory of the job, such as 2GiB; a job that needs more is refused. "
+        "Default: the free memory.",
+    )
 
-    def device_and_dtype(self) -> tuple[torch.device, torch.dtype]:
-        """The device, and the data type of computations."""
+    @field_validator("memory_limit", mode="before")
+    @classmethod
+    def _size(cls, value: Any) -> Any:
+        if value is not None:
+            parse_size(value)
+        return value if value is None else str(value)
+
+    def torch_device(self) -> torch.device:
+        """The device of the model."""
         import torch
 
         from ajet_local.modeling import default_device
 
-        device = default_device() if self.device == "auto" else torch.device(self.device)
-        dtype = {"cuda": "bfloat16"}.get(device.type, "float32") if self.dtype == "auto" else self.dtype
-        return device, getattr(torch, dtype)
+        return default_device() if self.device == "auto" else torch.device(self.device)
+
+    def computed_in(self, shape: Shape, progress: Progress, *, measured: bool = False) -> torch.dtype:
+        """The data type in which a model of this shape computes. On a CPU, the processor decides, and one line says so; see
+        `ajet_local.cpu.bfloat16`."""
+        import torch
+
+        if self.dtype != "auto":
+            return torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
+        kind = self.torch_device().type
+        if kind != "cpu" or shape.parameters < SMALL:
+            return torch.bfloat16 if kind == "cuda" else torch.float32
+        native, why = bfloat16(shape.hidden, shape.inner, measured=measured)
+        dtype = torch.bfloat16 if native else torch.float32
+        progress.say(f"computing in {str(dtype).removeprefix('torch.')}: {why}; backbone.local.dtype sets it")
+        return dtype
 
     def source(self, model: str, seed: int, progress: Progress) -> str:
         """What `model_source` finds or builds for a job's ``model``; torch has `threads` threads from then on."""
@@ -153,7 +175,7 @@ class OnDevice(Plugin):
                 "weights of 4 bits cannot be trained, only adapters above them. Give every target a lora, or "
                 "remove the key.",
             )
-        device = self.device_and_dtype()[0]
+        device = self.torch_device()
         model, tokenizer = load_model(_base(source), device, dtype, four_bits=self.quantize == "4bit")
         if not self.threads and device.type == "cpu" and model.num_parameters() < SMALL:
             torch.set_num_threads(1)
@@ -179,7 +201,7 @@ class OnDevice(Plugin):
             model,
             tokenizer,
             context,
-            max_batch=self.max_batch or MOST_REQUESTS.get(self.device_and_dtype()[0].type, 64),
+            max_batch=self.max_batch or MOST_REQUESTS.get(self.torch_device().type, 64),
             cache_mib=self.cache_mib or cache_mib,
             prefill_tokens=self.prefill_tokens,
             deterministic=deterministic,
@@ -218,18 +240,6 @@ class Local(OnDevice, Backbone):
         description="Store only each layer's input and recompute the rest: less memory, more time. Default: only if the job does "
         "not fit otherwise.",
     )
-    memory_limit: str | None = Field(
-        None,
-        description="Maximum device memory of the job, such as 2GiB; a job that needs more is refused. "
-        "Default: the free memory.",
-    )
-
-    @field_validator("memory_limit", mode="before")
-    @classmethod
-    def _size(cls, value: Any) -> Any:
-        if value is not None:
-            parse_size(value)
-        return value if value is None else str(value)
 
     def run(self, job: Job) -> RunResult:
         """Train the job's model with the core's loop."""
@@ -331,17 +341,23 @@ class Local(OnDevice, Backbone):
         of the local engine, for at most so many ``episodes`` at once, of at most ``context`` tokens each (None: unknown)."""
         import torch
 
+        from ajet_local.memory import shape_of
         from ajet_local.modeling import copy_in
         from ajet_local.shared import SharedSampler
         from ajet_local.trainer import LocalTrainer
 
+        if self.torch_device().type == "cpu" and (load := crowded()):
+            progress.say(f"load {load}: other programs compute, so this run takes longer")
         source = self.source(model, seed, progress)
+        shape = shape_of(_base(source))
+        compute = self.computed_in(shape, progress, measured=not deterministic)
         names = adapters.keys() if trained is None else adapters.keys() & set(trained)
         keeps_first = train.reference is None and (
             train.kl > 0 or not {"reference", "teacher"}.isdisjoint(needs)
         )
         demand = self._within_memory(
-            source,
+            shape,
+            compute,
             train,
             adapters,
             names,
@@ -357,7 +373,6 @@ class Local(OnDevice, Backbone):
             )  # cuBLAS is deterministic only with this setting
             torch.use_deterministic_algorithms(True)
         torch.manual_seed(seed)
-        _, compute = self.device_and_dtype()
         whole = not adapters  # the model's own weights are trained, so they are float32
         network, tokenizer, trained_adapters = self.load(
             source, seed, adapters, torch.float32 if whole else compute
@@ -418,7 +433,8 @@ class Local(OnDevice, Backbone):
 
     def _within_memory(
         self,
-        source: str | Path,
+        shape: Shape,
+        compute: torch.dtype,
         train: TrainSettings,
         adapters: Mapping[str, LoraSettings],
         trained: Collection[str],
@@ -433,9 +449,8 @@ class Local(OnDevice, Backbone):
         not fit."""
         from ajet_local.memory import free_memory, resident, shape_of
 
-        device, compute = self.device_and_dtype()
+        device = self.torch_device()
         limit = parse_size(self.memory_limit) if self.memory_limit else free_memory(device)
-        shape = shape_of(_base(source))
         sizes = ModelSizes(
             shape=shape,
             adapters={name: shape.adapter_parameters(a.rank, a.modules) for name, a in adapters.items()},
@@ -583,13 +598,36 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
 
     name = "local"
     backbone = "local"
-    binding = frozenset({"device"})
+    binding = frozenset({"device", "memory_limit"})
 
     def build(self, model: str, seed: int, progress: Progress) -> Engine:
-        """A `LocalEngine` over a model folder, a checkpoint, a Hugging Face id or the starter recipe."""
-        return self.local_engine(
-            *self.load(self.source(model, seed, progress), seed, None, self.device_and_dtype()[1])
-        )
+        """A `LocalEngine` over a model folder, a checkpoint, a Hugging Face id or the starter recipe. Raises ConfigError if
+        `memory_limit` is too low for it."""
+        from ajet_local.memory import shape_of
+
+        source = self.source(model, seed, progress)
+        shape = shape_of(_base(source))
+        compute = self.computed_in(shape, progress)
+        cache_mib = self._cache_within(shape, compute)
+        return self.local_engine(*self.load(source, seed, None, compute), cache_mib=cache_mib)
+
+    def _cache_within(self, shape: Shape, compute: torch.dtype) -> int | None:
+        """MiB of the cache that `memory_limit` leaves beside the weights, at most a quarter of it; None without a limit."""
+        if self.memory_limit is None:
+            return None
+        from ajet_local.memory import resident
+
+        limit = parse_size(self.memory_limit)
+        program = resident() if self.torch_device().type == "cpu" else 0
+        weights = shape.parameters * compute.itemsize
+        room = min(limit // 4, limit - program - weights) >> 20
+        if room < 1:
+            raise ConfigError(
+                "backbone.local.memory_limit",
+                f"the model needs {format_size(weights)} beside the {format_size(program)} of the program, but there are "
+                f"{format_size(limit)}. Raise the limit, or use a smaller model.",
+            )
+        return room
 
     def build_shared(
         self,
