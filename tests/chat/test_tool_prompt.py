@@ -176,7 +176,7 @@ def called(*arguments: dict[str, Any], said: str = "") -> dict[str, Any]:
 def test_everything_is_as_with_a_template_that_writes_the_same(name: str) -> None:
     family, bare = FAMILIES[name]
     chat = bare_chat(family, bare)
-    assert str(chat.found) == "JSON, from rollout.tool_prompt, which also shows the tools"
+    assert str(chat.found) == "JSON, from the chat template"
     assert chat.shows_tools and not chat.found.unread
     result = programme.Result(family)
     with programme.stage(family, chat) as made:
@@ -233,11 +233,13 @@ def test_the_templates_own_system_text_stays() -> None:
     assert shown(chat_of(CHATML), [system, USER]).startswith(f"<|im_start|>system\nBe brief.\n\n{SHOWN}<|")
 
 
-def test_without_tools_prompts_are_what_the_template_writes() -> None:
-    chat = chat_of(CHATML)
+@pytest.mark.parametrize("begin", ["", "\n\n", "\n  {% if true %}a{% endif %}\n b", "  {% set x = 1 %}\n\n"])
+def test_without_tools_prompts_are_what_the_template_writes(begin: str) -> None:
+    template = begin + CHATML.strip().replace("{%-", "{%", 1)
+    chats = [chat_of(template), chat_of(template, RolloutSettings())]
     told = [USER, {"role": "assistant", "content": "2"}, USER]
-    text = chat.tokenizer.apply_chat_template(told, tokenize=False, add_generation_prompt=True)
-    assert shown(chat, told, []) == text
+    with_prompt, without = (shown(chat, told, []) for chat in chats)
+    assert with_prompt == without
 
 
 @pytest.mark.parametrize(
@@ -279,9 +281,10 @@ def test_texts_of_special_tokens_are_plain_text_wherever_they_are() -> None:
 def test_contents_are_parts_where_the_template_reads_only_parts() -> None:
     vision = processors.vision("idefics3")
     chat = make_chat(vision.processor.tokenizer, "", HERMES_PROMPT, vision)
-    text = shown(chat, [USER, called({"n": 1}), tool("2")])
+    text = shown(chat, [USER, called({"n": 1}, {"n": 2}), tool("2"), tool("3", "c2"), USER])
     assert text.startswith(f"<|begin_of_text|>System: {SHOWN}<end_of_utterance>\nUser: 1 + 1?<end")
-    assert text.endswith("<tool_response>\n2\n</tool_response><end_of_utterance>\nAssistant:")
+    results = "<tool_response>\n2\n</tool_response>\n<tool_response>\n3\n</tool_response>"
+    assert text.endswith(f"User: {results}\n1 + 1?<end_of_utterance>\nAssistant:")
 
 
 def test_a_result_may_be_an_image() -> None:

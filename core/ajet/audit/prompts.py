@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ajet.audit.journal import Call, Episode
+from ajet.chat.tool_prompt import with_tool_prompt
 
 Message = dict[str, Any]
 _NEXT: Message = {"role": "user", "content": ""}
@@ -24,7 +25,7 @@ _NEXT: Message = {"role": "user", "content": ""}
 class Prompts:
     """Checks the prompts of a run. ``missing`` says why it cannot; `skipped` counts the calls that it could not check, by cause."""
 
-    def __init__(self, folder: Path, variables: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, variables: Mapping[str, Any], tool_prompt: bool = False) -> None:
         self.missing = ""
         self.skipped: dict[str, int] = {}
         self._variables = dict(variables)
@@ -36,6 +37,8 @@ class Prompts:
         except Exception as error:  # of the library, for files that it cannot read
             self.missing = f"the tokenizer in {folder} cannot be read: {' '.join(str(error).split())[:200]}"
         else:
+            if tool_prompt:
+                self._tokenizer = with_tool_prompt(self._tokenizer, variables)
             template = self._tokenizer.chat_template
             if not isinstance(template, str):
                 self.missing = "the tokenizer has no chat template, or several"

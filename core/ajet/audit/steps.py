@@ -28,7 +28,11 @@ class Audit:
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self.journal = Journal(folder)
-        self.prompts = Prompts(folder.path / "tokenizer", folder.setting("rollout.chat_template", {}))
+        self.prompts = Prompts(
+            folder.path / "tokenizer",
+            folder.setting("rollout.chat_template", {}),
+            bool(folder.setting("rollout.tool_prompt", "")),
+        )
         self.algorithm: Mapping[str, Any] = folder.setting("train.algorithm")
         self.is_verl = folder.setting("backbone.name") == "verl"
         self.faults = folder.faults

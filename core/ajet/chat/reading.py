@@ -18,9 +18,6 @@ from ajet.chat.derive import Underivable, Writer, from_example, from_template, u
 from ajet.chat.shape import Shape
 from ajet.types import AjetError, ConfigError
 
-TEMPLATE = "the chat template"
-"""Where most models' formats come from, in words for the user."""
-
 _BY_TOKEN = {
     "<|tool_call_begin|>": "<|tool_calls_section_begin|>"
     '<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{"KEY": "VALUE"}<|tool_call_end|>'
@@ -89,7 +86,7 @@ def find_reader(
     tried, writes = [], False
     try:
         reader = from_template(write, shape.header, control)
-        return FoundReader(reader, TEMPLATE, _proved(reader, write, parse))
+        return FoundReader(reader, "the chat template", _proved(reader, write, parse))
     except AjetError as error:
         tried.append(f"the chat template ({error})")
         writes = isinstance(error, Unread)

@@ -29,13 +29,12 @@ from ajet.chat.format import ChatFormat
 from ajet.chat.harmony import find_harmony
 from ajet.chat.library import ByRenderer, find_renderer
 from ajet.chat.messages import canonical_tool_arguments, spoken, thoughts
-from ajet.chat.reading import TEMPLATE, FoundReader, find_reader
+from ajet.chat.reading import FoundReader, find_reader
 from ajet.chat.shape import Prober, Shape, written
 from ajet.chat.streaming import Reader
 from ajet.chat.template import QUESTION, STUB_TOOL, Template, check_variables, given
 from ajet.chat.texts import without_header
-from ajet.chat.tool_prompt import KEY, SOURCE, PromptedTemplate
-from ajet.types import AjetError, ConfigError, Int32
+from ajet.types import AjetError, Int32
 
 if TYPE_CHECKING:
     from ajet.chat.vision import Vision
@@ -98,8 +97,7 @@ class Chat:
 
     ``variables`` are those of the chat template that the user sets; ``vision`` renders images; ``stops`` are further
     tokens that end an answer. ``call_example`` shows how the model writes a call, if nothing else does; without
-    ``reads_calls``, calls stay text. With ``tool_prompt``, AgentJet writes tools for a template that does not. Raises AjetError
-    if there is no template, or if it does not read one of the variables, and ConfigError if it writes tools itself.
+    ``reads_calls``, calls stay text. Raises AjetError if there is no template, or if it does not read one of the variables.
     """
 
     def __init__(
@@ -112,25 +110,17 @@ class Chat:
         stops: Sequence[int] = (),
         call_example: str = "",
         reads_calls: bool = True,
-        tool_prompt: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self.vision = vision
         """None if the model reads only text."""
         self._plain = plain_copy(tokenizer)
-        self._made_of = (model_type, dict(variables), stops, call_example, reads_calls, tool_prompt)
+        self._made_of = (model_type, dict(variables), stops, call_example, reads_calls)
         self._reads_calls = reads_calls
         check_variables(tokenizer, variables)
         self._format: ChatFormat
         if getattr(tokenizer, "chat_template", None):
-            made = PromptedTemplate if tool_prompt else Template
-            self._format = made(tokenizer, self._plain, variables, vision)
-        elif tool_prompt:
-            raise ConfigError(
-                KEY,
-                f"the tokenizer of {self.name} has no chat template to write tools with. Remove the key, or set "
-                "tokenizer.chat_template.",
-            )
+            self._format = Template(tokenizer, self._plain, variables, vision)
         elif renderer := find_renderer(self._plain, model_type):
             self._format = ByRenderer(renderer, tokenizer)
         else:
@@ -160,8 +150,6 @@ class Chat:
         else:
             if reads_calls:
                 self._found = self._find_reader(call_example, control)
-            if tool_prompt and self._found.source == TEMPLATE:
-                self._found = replace(self._found, source=SOURCE)
             self._answers = self._marked(self._shape, self._found.reader)
         self._text = self._marked(replace(self._shape, thoughts=None, said=("", "")), None)
         self._continuing = Continuing(self._format, self._shape)
@@ -178,7 +166,7 @@ class Chat:
         """A chat whose template gets further variables. Raises ConfigError for one that the template does not read."""
         if not variables:
             return self
-        model_type, own, stops, example, reads, tool_prompt = self._made_of
+        model_type, own, stops, example, reads = self._made_of
         check_variables(self.tokenizer, variables, "chat_template_kwargs")
         key = json.dumps(variables, sort_keys=True, default=str)
         found = self._variants.get(key)
@@ -191,7 +179,6 @@ class Chat:
                 stops=stops,
                 call_example=example,
                 reads_calls=reads,
-                tool_prompt=tool_prompt,
             )
             with self._remembering:
                 if len(self._variants) >= _VARIANTS:
@@ -276,7 +263,7 @@ class Chat:
         if self._template is None:
             raise AjetError("the tokenizer has no chat template to write answers with")
         calls = answer.get("tool_calls") or ()
-        if calls and self._found.reader and self._found.source not in (TEMPLATE, SOURCE):
+        if calls and self._found.reader and self._found.source != "the chat template":
             assert isinstance(self._answers, MarkedAnswers)
             objects = given([answer])[0]["tool_calls"]
             named = [

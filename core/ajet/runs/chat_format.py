@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ajet.chat.answers import Parsed
 from ajet.chat.renderer import Chat, Turn
+from ajet.chat.tool_prompt import KEY, has_tool_prompt
 from ajet.tracker.breaks import CAUSES
 from ajet.types import AjetError
 
@@ -105,9 +106,12 @@ class ChatFormatReport:
 
 def describe(chat: Chat) -> ChatFormatReport:
     """What is known of a model's chat format. Renders a few short chats."""
+    found = chat.found
+    if has_tool_prompt(chat.tokenizer):
+        found = replace(found, source=f"{KEY}, which also shows the tools")
     has_none = not (chat.found.reader or chat.found.source or chat.calls_fault)
     return ChatFormatReport(
-        calls="none, the chat template has no tools" if has_none else str(chat.found),
+        calls="none, the chat template has no tools" if has_none else str(found),
         fault=chat.calls_fault,
         unread=chat.found.unread,
         shows_tools=chat.shows_tools,

@@ -24,6 +24,7 @@ from ajet.capture.targets import Target
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.chat.images import Images, download
 from ajet.chat.renderer import Chat, generation_stops
+from ajet.chat.tool_prompt import with_tool_prompt
 from ajet.chat.vision import Vision
 from ajet.interfaces.algorithm import SelfTaught
 from ajet.interfaces.backbone import Trainer
@@ -252,6 +253,8 @@ def make_chat(
     variable that its chat template does not read, for an example of a call from which no reader can be derived, and for a
     tool prompt where the chat template writes tools."""
     settings = settings or RolloutSettings()
+    if settings.tool_prompt:
+        tokenizer = with_tool_prompt(tokenizer, settings.chat_template)
     config = generation_config(getattr(tokenizer, "name_or_path", ""))
     return Chat(
         tokenizer,
@@ -261,7 +264,6 @@ def make_chat(
         stops=generation_stops(config) if config else (),
         call_example=settings.call_example,
         reads_calls=settings.tool_calls == "read",
-        tool_prompt=bool(settings.tool_prompt),
     )
 
 
