@@ -16,7 +16,7 @@ import yaml
 from ajet.job.config import Layers
 from ajet.job.prepare import prepare, resolved_yaml
 from ajet.job.spec import JobSpec
-from ajet.runs.jobs import run_layers
+from ajet.runs.jobs import job_of
 from ajet.types import ConfigError
 from tests.patience import PATIENCE
 
@@ -70,7 +70,7 @@ from cloudpickle import dumps
 from ajet import Judge, JudgeOutput, Task, WorkflowOutput
 from ajet.job.prepare import prepare
 from ajet.job.spec import JobSpec
-from ajet.runs.jobs import run_layers
+from ajet.runs.jobs import job_of
 
 TWICE = 2
 
@@ -83,7 +83,7 @@ class Own(Judge):
     async def judge(self, task, output, episode):
         return JudgeOutput(self.points * TWICE)
 
-layers = run_layers({"workflow": agent, "tasks": [{"query": "a"}], "judge": Own(points=3), "backbone": "debug"})
+layers = job_of({"workflow": agent, "tasks": [{"query": "a"}], "judge": Own(points=3), "backbone": "debug"})
 print(pickle.dumps(JobSpec.of(prepare(layers), dumps)).hex())
 """
 OPEN_OBJECTS = """
@@ -122,7 +122,7 @@ def test_an_object_that_cannot_be_sent_is_named_with_a_remedy() -> None:
         return str(lock)
 
     dumps: list[Callable[[Any], bytes]] = [pickle.dumps, pytest.importorskip("cloudpickle").dumps]
-    layers = run_layers({"workflow": agent, "tasks": [{"query": "a"}], "judge": "exact", "backbone": "debug"})
+    layers = job_of({"workflow": agent, "tasks": [{"query": "a"}], "judge": "exact", "backbone": "debug"})
     for each in dumps:
         with pytest.raises(ConfigError) as caught:
             JobSpec.of(prepare(layers), each)

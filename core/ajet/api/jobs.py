@@ -27,8 +27,8 @@ from ajet.runs.jobs import (
     endpoint_answers,
     evaluate_layers,
     forecast_layers,
+    job_of,
     require_answers,
-    run_layers,
 )
 from ajet.runs.train import evaluate as run_evaluate
 from ajet.types import JudgeOutput, Task
@@ -72,7 +72,7 @@ def run(
     given again. ``services`` are started as by ``--with``. Without ``progress`` nothing is printed. Raises AjetError.
     """
     given = locals()
-    with prepared(run_layers(given), given) as (ready, lines):
+    with prepared(job_of(given), given) as (ready, lines):
         return Run(run_told(ready, lines).run_dir)
 
 
@@ -89,6 +89,7 @@ def evaluate(
     greedy: bool = False,
     episodes: int | None = None,
     seed: int | None = None,
+    memory_limit: str | None = None,
     run_dir: AnyPath | None = None,
     services: Sequence[str] = (),
     set: Mapping[str, Any] | None = None,
@@ -121,6 +122,7 @@ def check(
     first: int = 4,
     group_size: int = 4,
     seed: int | None = None,
+    memory_limit: str | None = None,
     run_dir: AnyPath | None = None,
     services: Sequence[str] = (),
     set: Mapping[str, Any] | None = None,
@@ -154,6 +156,7 @@ def forecast(
     probe: int | None = None,
     gpus: str | None = None,
     seed: int | None = None,
+    memory_limit: str | None = None,
     run_dir: AnyPath | None = None,
     services: Sequence[str] = (),
     set: Mapping[str, Any] | None = None,
@@ -182,6 +185,7 @@ def sft(
     batch_size: int = 32,
     learning_rate: float = 1e-5,
     seed: int = 0,
+    memory_limit: str | None = None,
     set: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Run:
@@ -206,6 +210,7 @@ def dpo(
     batch_size: int = 32,
     learning_rate: float = 1e-6,
     seed: int = 0,
+    memory_limit: str | None = None,
     set: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Run:

@@ -31,7 +31,7 @@ from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.summary import summarize
 from ajet.runs.alarms import alarms_of
 from ajet.runs.callbacks import Listeners
-from ajet.runs.jobs import run_layers
+from ajet.runs.jobs import job_of
 from ajet.runs.run_dir import held, keep_job, keep_tokenizer, new_run_dir
 from ajet.runs.runtime import Runtime, open_runtime, trainer_of, training_policy
 from ajet.tracker.breaks import find_breaks
@@ -292,7 +292,7 @@ async def open(
     Raises AjetError.
     """
     given = locals()
-    layers = run_layers(given)
+    layers = job_of(given)
     layers.objects["workflow"] = _by_the_caller
     for key, value in {
         "workflow": f"{OBJECT}a training loop of its own",

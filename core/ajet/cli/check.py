@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ajet.cli.options import Answers, JobFile, Judge, Model, Seed, Sets, Tasks, With, Workflow
+from ajet.cli.options import Answers, JobFile, Judge, MemoryLimit, Model, Seed, Sets, Tasks, With, Workflow
 
 
 def check(
@@ -27,6 +27,7 @@ def check(
         int, typer.Option(help="Episodes per task, in place of rollout.group_size.", min=1)
     ] = 4,
     seed: Seed = None,
+    memory_limit: MemoryLimit = None,
     services: With = None,
     set: Sets = None,
 ) -> None:

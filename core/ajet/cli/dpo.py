@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ajet.cli.options import Sets
+from ajet.cli.options import MemoryLimit, Sets
 from ajet.job import DEFAULT_BACKBONE
 
 
@@ -34,6 +34,7 @@ def dpo(
     batch_size: Annotated[int, typer.Option(min=1, help="Pairs per optimizer step.")] = 32,
     learning_rate: Annotated[float, typer.Option(help="AdamW learning rate.")] = 1e-6,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for the pairs' order.")] = 0,
+    memory_limit: MemoryLimit = None,
     set: Sets = None,
 ) -> None:
     """Optimize a model on preferences: chosen answers become likelier than rejected ones."""

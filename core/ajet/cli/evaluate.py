@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from ajet.cli.options import Episodes, JobFile, Judge, Model, Seed, Sets, Tasks, With, Workflow, option
+from ajet.cli.options import (
+    Episodes,
+    JobFile,
+    Judge,
+    MemoryLimit,
+    Model,
+    Seed,
+    Sets,
+    Tasks,
+    With,
+    Workflow,
+    option,
+)
 
 if TYPE_CHECKING:
     from ajet.job.config import Layers
@@ -40,6 +52,7 @@ def evaluate(
     episodes: Episodes = None,
     repeats: Annotated[int | None, option("repeats")] = None,
     seed: Seed = None,
+    memory_limit: MemoryLimit = None,
     services: With = None,
     set: Sets = None,
     resume: Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ajet.cli.options import Answers, JobFile, Judge, Model, Seed, Sets, Tasks, With, Workflow
+from ajet.cli.options import Answers, JobFile, Judge, MemoryLimit, Model, Seed, Sets, Tasks, With, Workflow
 
 
 def forecast(
@@ -42,6 +42,7 @@ def forecast(
         typer.Option(metavar="GPUS", help="Also estimate the time of a step on GPUs, such as 8xH100."),
     ] = None,
     seed: Seed = None,
+    memory_limit: MemoryLimit = None,
     services: With = None,
     set: Sets = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

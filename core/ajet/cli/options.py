@@ -34,6 +34,7 @@ Answers = Annotated[
     ),
 ]
 Seed = Annotated[int | None, option("seed")]
+MemoryLimit = Annotated[str | None, option("memory_limit")]
 With = Annotated[
     list[str] | None,
     typer.Option(

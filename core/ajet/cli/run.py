@@ -12,6 +12,7 @@ from ajet.cli.options import (
     Backbone,
     JobFile,
     Judge,
+    MemoryLimit,
     Model,
     Seed,
     Sets,
@@ -41,7 +42,7 @@ def run(
     steps: Annotated[int | None, option("steps")] = None,
     seed: Seed = None,
     deterministic: Annotated[bool | None, option("deterministic")] = None,
-    memory_limit: Annotated[str | None, option("memory_limit")] = None,
+    memory_limit: MemoryLimit = None,
     name: Annotated[str | None, option("name")] = None,
     tags: Annotated[list[str] | None, option("tags", flag="--tag")] = None,
     services: With = None,
@@ -78,7 +79,7 @@ def run(
     given = locals()
     from ajet.cli.summary import describe_result
     from ajet.reports.progress import make_progress
-    from ajet.runs.jobs import prepared, run_layers
+    from ajet.runs.jobs import job_of, prepared
     from ajet.utils.breakpoints import enable
     from ajet.utils.files import check_output
 
@@ -88,7 +89,7 @@ def run(
         return
     if record is not None:
         check_output("--record", record)
-    layers = run_layers(given)
+    layers = job_of(given)
     with (
         make_progress() as progress,
         prepared(layers, progress, services, resume, hold=not dry_run) as ready,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ajet.cli.options import Sets
+from ajet.cli.options import MemoryLimit, Sets
 from ajet.job import DEFAULT_BACKBONE
 
 
@@ -22,6 +22,7 @@ def sft(
     batch_size: Annotated[int, typer.Option(min=1, help="Transcripts per optimizer step.")] = 32,
     learning_rate: Annotated[float, typer.Option(help="AdamW learning rate.")] = 1e-5,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for the transcripts' order.")] = 0,
+    memory_limit: MemoryLimit = None,
     set: Sets = None,
 ) -> None:
     """Fine-tune a model on transcripts: every assistant turn is learned."""

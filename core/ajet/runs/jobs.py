@@ -63,8 +63,8 @@ def job_of(
     by: str = "",
     table: Mapping[str, Argument] = ARGUMENTS,
 ) -> Layers:
-    """The ``job`` file, or the run to ``resume``; over it the arguments, then keys that the command ``by`` sets itself, and
-    over all ``set``. Raises ConfigError."""
+    """The job to train or to go on with: the ``job`` file, or the run to ``resume``; over it the arguments, then keys that the
+    command ``by`` sets itself, and over all ``set``. Raises ConfigError."""
     file, resume = given.get("job"), given.get("resume")
     if file is not None and resume is not None:
         raise ConfigError("resume=", f"uses the job in {resume}; remove {file}.")
@@ -84,14 +84,7 @@ def job_of(
     for key, value in (own or {}).items():
         layers.set(key, value, by, Path.cwd())
     lay_sets(layers, given.get("set"))
-    return layers
-
-
-def run_layers(given: Given) -> Layers:
-    """The job to train, or to go on with. Raises ConfigError."""
-    layers = job_of(given)
-    limit = given.get("memory_limit")
-    if limit is not None:
+    if (limit := given.get("memory_limit")) is not None:
         key = f"{_limited(layers)}.memory_limit"
         if layers.source_of(key) != SET:
             layers.set(key, limit, ARGUMENTS["memory_limit"].source, Path.cwd())
@@ -201,7 +194,7 @@ def _learning(command: str, given: Given, progress: Progress) -> dict[str, Any]:
     output = _path(given["output"]).resolve()
     if output.exists():
         raise ConfigError(f"output= {given['output']}", "already exists; name a new folder.")
-    layers = job_of({"backbone": given["backbone"], "set": given["set"]})
+    layers = job_of({name: given[name] for name in ("backbone", "memory_limit", "set")})
     for key in layers.sources:
         if not key.startswith("backbone."):
             raise ConfigError(

@@ -12,7 +12,7 @@ SCRIPT = """
 import ajet
 from ajet.job.prepare import prepare
 from ajet.job.spec import JobSpec
-from ajet.runs.jobs import run_layers
+from ajet.runs.jobs import job_of
 from ajet_verl.recorder import dumps, to_text
 
 async def agent(task):
@@ -21,7 +21,7 @@ async def agent(task):
 def judge(task, output):
     return float(output.response == "AB")
 
-layers = run_layers({"workflow": agent, "tasks": [{"query": "a"}], "judge": judge, "backbone": "verl"})
+layers = job_of({"workflow": agent, "tasks": [{"query": "a"}], "judge": judge, "backbone": "verl"})
 print(to_text(JobSpec.of(prepare(layers), dumps)))
 """
 OPEN = """
