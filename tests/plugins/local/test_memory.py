@@ -18,9 +18,10 @@ from ajet.interfaces.progress import Silent  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.types import AjetError, ConfigError  # noqa: E402
 from ajet_local import Local  # noqa: E402
+from ajet_local.backbone import LocalEnginePlugin  # noqa: E402
 from ajet_local.demand import LEAST_CACHED, USEFUL_TOKENS, Demand, Given, fit, refuse  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
-from ajet_local.memory import free_memory, out_of_memory, shape_of, shape_of_model  # noqa: E402
+from ajet_local.memory import free_memory, out_of_memory, resident, shape_of, shape_of_model  # noqa: E402
 from ajet_local.sizes import format_size, parse_size  # noqa: E402
 from ajet_lora.adapters import Adapters  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
@@ -189,7 +190,9 @@ def test_the_backbone_accepts_it_on_a_card_of_80_gb_without_settings(tmp_path, t
     (tmp_path / "model.safetensors").write_bytes(b"not weights")
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (int(79.1 * GiB), int(79.6 * GiB)))
     local = Local(device="cuda")
-    found = local._within_memory(str(tmp_path), TrainSettings(), {}, (), Silent(), keeps_first=False)
+    shape, compute = shape_of(tmp_path), torch.bfloat16
+    found = local._within_memory(shape, compute, TrainSettings(), {}, (), Silent(), keeps_first=False)
+    assert local.computed_in(shape, Silent()) == compute
     assert found.training.number == 2 and found.training.whole and found.tokens >= USEFUL_TOKENS
     assert found.total <= 79.1 * GiB and found.cache >= 2 * found.least_cache
 
@@ -284,6 +287,24 @@ def test_a_job_above_its_limit_is_refused_before_anything_is_loaded(tmp_path, to
         ConfigError, match=r"the job needs about .*but there are 100 MiB \(memory_limit\): the program"
     ):
         local.trainer(str(tmp_path), TrainSettings(), seed=0, deterministic=False, progress=Silent())
+
+
+def test_an_engine_that_only_answers_caches_a_quarter_of_its_limit_or_what_the_weights_leave(
+    tmp_path, tokenizer
+):
+    saved(make_model(), tokenizer, tmp_path)
+
+    def cached(limit):
+        plugin = LocalEnginePlugin(device="cpu", memory_limit=limit)
+        scheduler = plugin.build(str(tmp_path), 0, Silent()).scheduler
+        return scheduler.max_tokens * scheduler.layout.layers * scheduler.layout.layer_bytes
+
+    assert cached("64GiB") == 16 << 30
+    assert 0 < cached(str(resident() + (20 << 20))) <= 20 << 20
+    with pytest.raises(
+        ConfigError, match=r"^backbone\.local\.memory_limit: the model needs .* Raise the limit"
+    ):
+        cached("10MiB")
 
 
 # --------------------------------------------------------------------------- within a limit
