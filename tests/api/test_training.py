@@ -147,6 +147,9 @@ def test_a_served_model_is_told_how_its_calls_are_read(model: Path) -> None:
     wrong = ajet.serve(model, engine="local", call_example="no call")
     with pytest.raises(ConfigError, match=r"^rollout.call_example: "), wrong:
         pass
+    shown = ajet.serve(model, engine="local", tool_prompt="hermes")
+    with pytest.raises(ConfigError, match=r"^rollout.tool_prompt: "), shown:
+        pass
     with ajet.serve(model, engine="local", tool_calls="text") as server:
         assert server.model
 

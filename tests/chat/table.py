@@ -51,6 +51,22 @@ rollout:
 
 - Set `rollout.tool_calls: text` if the agent reads calls from the text itself.
 
+## If the model does not see tools
+
+Some chat templates leave tools out without an error: `ajet check` says that calls have tools that the model does not
+see. Then AgentJet can write them:
+
+```yaml
+rollout:
+  tool_prompt: hermes
+```
+
+Tools become a part of the system message, or of the user's first turn where there can be none; calls are
+`<tool_call>` with JSON, and results are turns of the user. This is a prelude before the model's own template, and both
+together are read, continued and audited as one template. A template that writes tools itself is refused. Checkpoints
+keep the model's own template: serve them with `ajet serve --tool-prompt hermes`. A model that was never trained to call
+tools seldom does: let the agent's first messages show a call or two.
+
 ## The families
 
 - **How calls are read**: the form of a call, and what showed it: the chat template, or a token of the vocabulary

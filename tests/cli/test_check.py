@@ -144,6 +144,11 @@ def test_tools_that_the_model_does_not_see_are_told(folder: Folder) -> None:
     assert "no answer calls one" not in check(folder, "equipped", *options, "--answers", "calls.yaml")
     page = check(folder, "equipped", *options, "--model", "thinker")
     assert "! 1 calls have tools that the model does not see: its chat template writes no tools" in page
+    assert "  -> Set rollout.tool_prompt: hermes," in page
+    prompted = ("--model", "thinker", "--set", "rollout.tool_prompt=hermes")
+    page = check(folder, "equipped", *options, *prompted)
+    assert "tool calls: JSON, from rollout.tool_prompt, which also shows the tools" in page
+    assert "does not see" not in page
 
 
 LOOKING = """

@@ -148,6 +148,7 @@ def test_an_address_that_others_reach_is_warned_of(start: Start) -> None:
         (["--key", "naïve"], "--key: use printable ASCII"),
         (["--tool-calls", "parse"], "rollout.tool_calls: input should be 'read' or 'text'"),
         (["--call-example", "no call"], "rollout.call_example: "),
+        (["--tool-prompt", "hermes"], "writes tools itself. Remove the key."),
     ],
 )
 def test_what_is_wrong_is_one_line(folder: Folder, model: Path, arguments: list[str], said: str) -> None:
