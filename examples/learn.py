@@ -20,6 +20,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 NAMES = (
+    "word_problems",
     "countdown",
     "frozenlake",
     "apps",

@@ -1,6 +1,6 @@
 """An agent that solves word problems with a calculator, written with the plain OpenAI SDK.
 
-It shows the model two solved problems: a small model follows what it is shown, not what is described to it.
+It shows the model three solved problems: a small model follows what it is shown, not what is described to it.
 
     OPENAI_BASE_URL=… OPENAI_API_KEY=… python agent.py "Ada has 300 stamps and buys 25 more. How many does she have?"
 """
@@ -38,6 +38,10 @@ SHOWN: list[Any] = [
     {"role": "assistant", "content": "CALC(4*12-5)"},
     {"role": "user", "content": "43\nNow write only the answer."},
     {"role": "assistant", "content": "43"},
+    {"role": "user", "content": "A library had 210 maps. It lost 14 and got 35 new ones. How many maps are there?"},
+    {"role": "assistant", "content": "CALC(210-14+35)"},
+    {"role": "user", "content": "231\nNow write only the answer."},
+    {"role": "assistant", "content": "231"},
 ]
 
 # One client for all problems, so connections are reused. The SDK requires a key even if the endpoint does not.

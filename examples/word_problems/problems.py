@@ -12,7 +12,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from ajet import DrawnReader, Task
+from ajet import Task
+from ajet.interfaces.reader import DrawnReader
 
 NAMES = ["Tom", "Ada", "Max", "Lea", "Ben", "Eva", "Jan", "Kim", "Ida", "Hugo", "Nora", "Otto"]
 THINGS = ["apples", "books", "stamps", "coins", "tickets", "bottles", "pencils", "cards", "eggs", "bricks"]

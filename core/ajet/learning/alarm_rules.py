@@ -204,7 +204,10 @@ STEP_RULES: Mapping[str, Rule] = {
     "collapse": Rule(_collapse, "Stop the run if it stays so, and lower train.learning_rate"),
     "reward_fell": Rule(_reward_fell, f"{_LOWER}; go on from an earlier checkpoint"),
     "failed_episodes": Rule(_failed_episodes, "`ajet show` has their causes and remedies"),
-    "cut_answers": Rule(_cut_answers, "Raise the agent's max_tokens or rollout.sampling.max_tokens"),
+    "cut_answers": Rule(
+        _cut_answers,
+        "Show the model a short answer in the prompt, or raise the agent's max_tokens or rollout.sampling.max_tokens",
+    ),
     "judges_disagree": Rule(
         _judges_disagree,
         "The judge may be cheated: read episodes (`ajet show`), and run `ajet forecast --attack`",

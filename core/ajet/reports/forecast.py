@@ -91,15 +91,16 @@ def _steps(found: Forecast) -> str:
     if not found.steps:
         return "no estimate"
     middle, low, high = found.steps
-    hours = found.step_seconds / 3600
+    unit, seconds = ("minutes", 60) if middle * found.step_seconds < 2 * 3600 else ("hours", 3600)
+    each = found.step_seconds / seconds
     why = (
         f"by {len(found.probe.rates)} steps that were trained"
         if found.probe
         else "as 9 of 10 runs of the examples"
     )
     return (
-        f"about {middle:.0f} to {found.target:.0%} ({low:.0f} to {high:.0f}, {why}), {middle * hours:.1f} "
-        f"hours here ({low * hours:.1f} to {high * hours:.1f})"
+        f"about {middle:.0f} to {found.target:.0%} ({low:.0f} to {high:.0f}, {why}), {middle * each:.1f} "
+        f"{unit} here ({low * each:.1f} to {high * each:.1f})"
     )
 
 

@@ -40,7 +40,7 @@ from ajet.utils.machine import total_memory
 
 MUCH = 0.1
 """The share of answers from which a fault is worth a warning."""
-_LONGER = "Raise the agent's max_tokens or rollout.sampling.max_tokens, unless the model rambles."
+_LONGER = "Raise the agent's max_tokens or rollout.sampling.max_tokens; if the model rambles, show it a short answer in the prompt."
 _LEARN = "Look at one with `ajet show`: a model that does not know the tool format must learn it first (`ajet sft`)."
 _FAULTS = {
     "malformed_tool_calls": ("tool calls could not be read, so they stayed text", _LEARN),

@@ -49,7 +49,8 @@ def causes_of(job: Job, found: Forecast, has_template: bool) -> Iterator[tuple[s
             "cut answers",
             f"{len(cut)} of {len(rewards)} episodes have an answer that ended at its length, and they get the reward "
             f"{statistics.fmean(e.reward for e in cut):.2g}",
-            "Raise the agent's max_tokens or rollout.sampling.max_tokens.",
+            "Show the model a short answer in the prompt; if it needs more room, raise the agent's max_tokens or "
+            "rollout.sampling.max_tokens.",
         )
     if learning_rate := _learning_rate(job):
         yield ("learning rate", *learning_rate)
@@ -75,7 +76,8 @@ def causes_of(job: Job, found: Forecast, has_template: bool) -> Iterator[tuple[s
         yield (
             "too hard",
             f"{differ}: the tasks are too hard for this model",
-            "Use easier tasks, a stronger model, a reward for parts of the task, or examples first (`ajet sft`).",
+            "Show the model solved examples in the prompt, use easier tasks, a stronger model or a reward for parts of the task, or "
+            "fine-tune on examples first (`ajet sft`).",
         )
     for hole in found.holes or ():
         yield ("exploitable judge", hole.line, hole.remedy)
