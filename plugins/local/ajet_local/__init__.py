@@ -14,6 +14,7 @@ from ajet_local.backbone import Local, LocalEnginePlugin
 from ajet_local.cpu import crowded, native_bfloat16, sleep_while_waiting
 from ajet_local.gguf import Gguf
 from ajet_local.smollm2.recipe import SmolLM2
+from ajet_local.smollm2.tools import SmolLM2Tools
 from ajet_local.starter.calculator import Calculator
 from ajet_local.starter.recipe import Starter
 from ajet_local.starter.vision import StarterVision
@@ -26,7 +27,7 @@ sleep_while_waiting()
 
 @hookimpl
 def ajet_plugins() -> Iterable[type[Plugin]]:
-    return [Local, LocalEnginePlugin, Starter, Calculator, StarterVision, SmolLM2, Gguf]
+    return [Local, LocalEnginePlugin, Starter, Calculator, StarterVision, SmolLM2, SmolLM2Tools, Gguf]
 
 
 @hookimpl

@@ -1,95 +1,109 @@
 """What generated tools are about: the words of their names, parameters, requests, results and answers.
 
-`bench/tools_of_smollm2.py` measures with tools, parameters and requests of which none is here.
+`bench/unseen_tools.py` has other tools, parameters and requests, with which the model is measured.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-PLACES = (
-    "Aarhus,Bergen,Cork,Dover,Exeter,Faro,Ghent,Hobart,Izmir,Jaipur,Kyoto,Leeds,Malmo,Nantes,Oulu,Porto,Quito,Riga,Split,Turin,"
-    "Utrecht,Varna,Windhoek,Yerevan,Zadar,New Haven,Cape May,San Remo,Fort Worth,Port Louis,Salt Lake City,Baden-Baden,St. Gallen,"
-    "Bath,Lima,Accra,Havana,Tunis,Cusco,Perth"
-).split(",")
-PEOPLE = (
-    "Mara,Jonas,Aiko,Pedro,Lucy,Omar,Ines,Viktor,Zoe,Hanna,Ravi,Selma,Dr. Brook,Ms. Ferro,Mr. Tanaka,Ida Holm,Karl Weiss,Nia Abebe,"
-    "Tomas Ruiz,Lena Fischer,Paul O'Neill,Mira Shah,Ben Carter,Ruth Levi,Yusuf Demir,Clara Dupont,Igor Petrov,Amy Wong"
-).split(",")
-DAYS = "Monday,Tuesday,Wednesday,Thursday,Friday,Saturday,Sunday,tomorrow,today,May 4,12 June,2 October,Nov 30".split(",")
-ITEMS = (
-    "lamp,desk,kettle,red scarf,tent,garden hose,bike helmet,yoga mat,printer ink,wool socks,coffee beans,wooden chair,paint,batteries,"
-    "rice cooker,oak shelf,blue vase,hiking boots,toaster,cable,soap,green tea,notebook,umbrella,guitar strings,pillow"
-).split(",")
-TOPICS = (
-    "solar panels,bees,the Roman army,volcanoes,sourdough,jazz,black holes,tax rules,knitting,electric cars,sleep,coral reefs,chess,"
-    "the moon,old maps,vitamin D,steam engines,Greek myths,wild mushrooms,migration of birds,penguins,robots,glaciers,poetry"
-).split(",")
-PHRASES = (
-    "dinner is at eight,bring the blue folder,the meeting moved,see you at the gate,water the plants,call the plumber,we are late,"
-    "the door code changed,happy birthday,thanks for the cake,order more paper,pick up the kids,check the oven,lunch is ready,"
-    "the train is full,pay the rent,renew the passport,I will be out,buy milk and eggs,feed the cat"
-).split(",")
-FILES = "notes,plan,invoice,photo,draft,list,summary,backup,poem,ledger,minutes,recipe,sketch,thesis,menu".split(",")
-ENDINGS = ".txt,.pdf,.csv,.md,.png,.docx,_old.txt,_v2.csv,-final.pdf".split(",")
-FOLDERS = "archive,work,holiday,taxes,music,projects,trash,family,shared,inbox".split(",")
-TONGUES = "Danish,Polish,Greek,Korean,Turkish,Finnish,Swahili,Dutch,Hindi,Czech,Welsh,Basque,Thai,Latin".split(",")
-TABLES = "invoices,clients,parcels,staff,lessons,visits,machines,rentals,shifts,stores".split(",")
-COLUMNS = "price,age,weight,hours,size,score,year,stock".split(",")
-DEVICES = "hall lamp,fan,radio,heater,porch light,oven,coffee machine,desk light,pump,sprinkler".split(",")
-FOODS = "lentils,apples,chicken,pasta,tofu,carrots,salmon,eggs,mushrooms,oats,pumpkin,beans".split(",")
-METERS = "km,miles,kg,pounds,litres,gallons,feet,metres,inches,grams,ounces,hours,seconds,cups".split(",")
-COINS = "kroner,pesos,rupees,francs,zloty,lira,rand,won".split(",")
-WORKS = "The Silent Sea,Northern Lights,Paper Moon,Little Fires,The Long Walk,Iron Garden,Blue Hour,Winter Tales,Glass Bridge,Old Friends".split(",")
-WORDS = "brisk,ledger,quaint,harbour,solemn,candle,rhythm,meadow,orbit,thistle,velvet,gravel".split(",")
-SIZES, LEVELS, HUES = "small,medium,large".split(","), "low,normal,high".split(","), "red,blue,green,white".split(",")
-SEATING, SPEEDS, KINDS_OF_MEAL = "window,aisle,middle".split(","), "slow,fast".split(","), "breakfast,lunch,supper".split(",")
 
-PARAMETERS = {
-    "place": "town area place spot where region_name",
-    "start": "start from_place leaving_from departure begin_at",
-    "goal": "goal to_place arriving_at target_place end_at",
-    "person": "who person guest_name client member contact",
-    "day": "day when weekday on_day for_day",
-    "hour": "hour at_hour clock start_at",
-    "count": "count pieces how_many copies units_wanted",
-    "people": "guests party persons seats",
-    "span": "nights days_long weeks length",
-    "number": "value figure x first",
-    "other": "other y second by",
-    "money": "price sum fee cost paid",
-    "share": "percent share rate",
-    "code": "code ref key tracking_code booking_ref card",
-    "item": "item article thing goods",
-    "topic": "topic keyword about search_for subject_area",
-    "phrase": "note wording memo what_to_say phrase",
-    "file": "file document filename source_file",
-    "folder": "folder directory target_folder",
-    "tongue": "tongue into_language lang",
-    "table": "table sheet dataset",
-    "column": "column field measure",
-    "statement": "statement command select",
-    "formula": "formula term sum_text calculation",
-    "device": "device appliance gadget",
-    "food": "food ingredient dish",
-    "meter": "from_measure given_in measured_in",
-    "meter2": "to_measure wanted_in into",
-    "coin": "coin money_kind given_money",
-    "coin2": "wanted_money target_money into_money",
-    "work": "book work film album",
-    "word": "word entry lemma",
-    "size": "size format_size cup_size",
-    "degree": "level strength urgency",
-    "hue": "hue colour tint",
-    "seating": "seat_kind seat_type seating",
-    "speed": "speed pace",
-    "meal": "meal meal_kind",
-    "on": "on active enabled power",
-    "flag": "express gift_wrap round_trip",
-    "extra": "with_details verbose full",
-    "top": "top at_most maximum",
-}
+def _lists(text: str) -> dict[str, tuple[str, ...]]:
+    """Lists by name: a line for each, and further lines that are indented."""
+    lines = re.sub(r"\n +", " ", text.strip()).split("\n")
+    return {name: tuple(items.split(", ")) for name, items in (line.split(": ", 1) for line in lines)}
+
+
+VALUES = _lists("""
+place: Aarhus, Bergen, Cork, Dover, Exeter, Faro, Ghent, Hobart, Izmir, Jaipur, Kyoto, Leeds, Malmo, Nantes, Oulu, Porto, Quito,
+    Riga, Split, Turin, Utrecht, Varna, Windhoek, Yerevan, Zadar, New Haven, Cape May, San Remo, Fort Worth, Port Louis, Salt Lake
+    City, Baden-Baden, St. Gallen, Bath, Lima, Accra, Havana, Tunis, Cusco, Perth
+person: Mara, Jonas, Aiko, Pedro, Lucy, Omar, Ines, Viktor, Zoe, Hanna, Ravi, Selma, Dr. Brook, Ms. Ferro, Mr. Tanaka, Ida Holm,
+    Karl Weiss, Nia Abebe, Tomas Ruiz, Lena Fischer, Paul O'Neill, Mira Shah, Ben Carter, Ruth Levi, Yusuf Demir, Clara Dupont, Igor
+    Petrov, Amy Wong
+day: Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday, tomorrow, today, May 4, 12 June, 2 October, Nov 30
+item: lamp, desk, kettle, red scarf, tent, garden hose, bike helmet, yoga mat, printer ink, wool socks, coffee beans, wooden chair,
+    paint, batteries, rice cooker, oak shelf, blue vase, hiking boots, toaster, cable, soap, green tea, notebook, umbrella, guitar
+    strings, pillow
+topic: solar panels, bees, the Roman army, volcanoes, sourdough, jazz, black holes, tax rules, knitting, electric cars, sleep, coral
+    reefs, chess, the moon, old maps, vitamin D, steam engines, Greek myths, wild mushrooms, migration of birds, penguins, robots,
+    glaciers, poetry
+phrase: dinner is at eight, bring the blue folder, the meeting moved, see you at the gate, water the plants, call the plumber, we
+    are late, the door code changed, happy birthday, thanks for the cake, order more paper, pick up the kids, check the oven, lunch
+    is ready, the train is full, pay the rent, renew the passport, I will be out, buy milk and eggs, feed the cat
+file: notes, plan, invoice, photo, draft, list, summary, backup, poem, ledger, minutes, recipe, sketch, thesis, menu
+ending: .txt, .pdf, .csv, .md, .png, .docx, _old.txt, _v2.csv, -final.pdf
+folder: archive, work, holiday, taxes, music, projects, trash, family, shared, inbox
+tongue: Danish, Polish, Greek, Korean, Turkish, Finnish, Swahili, Dutch, Hindi, Czech, Welsh, Basque, Thai, Latin
+table: invoices, clients, parcels, staff, lessons, visits, machines, rentals, shifts, stores
+column: price, age, weight, hours, size, score, year, stock
+device: hall lamp, fan, radio, heater, porch light, oven, coffee machine, desk light, pump, sprinkler
+food: lentils, apples, chicken, pasta, tofu, carrots, salmon, eggs, mushrooms, oats, pumpkin, beans
+meter: km, miles, kg, pounds, litres, gallons, feet, metres, inches, grams, ounces, hours, seconds, cups
+coin: kroner, pesos, rupees, francs, zloty, lira, rand, won
+work: The Silent Sea, Northern Lights, Paper Moon, Little Fires, The Long Walk, Iron Garden, Blue Hour, Winter Tales, Glass Bridge,
+    Old Friends
+word: brisk, ledger, quaint, harbour, solemn, candle, rhythm, meadow, orbit, thistle, velvet, gravel
+size: small, medium, large
+degree: low, normal, high
+hue: red, blue, green, white
+seating: window, aisle, middle
+speed: slow, fast
+meal: breakfast, lunch, supper
+""")
+"""Values of each kind of parameter."""
+PARAMETERS = _lists("""
+place: town, area, place, spot, where, region_name
+start: start, from_place, leaving_from, departure, begin_at
+goal: goal, to_place, arriving_at, target_place, end_at
+person: who, person, guest_name, client, member, contact
+day: day, when, weekday, on_day, for_day
+goal_day: until, last_day, leave_on
+hour: hour, at_hour, clock, start_at
+count: count, pieces, how_many, copies, units_wanted
+people: guests, party, persons, seats
+span: nights, days_long, weeks, length
+number: value, figure, x, first
+other: other, y, second, by
+money: price, sum, fee, cost, paid
+share: percent, share, rate
+code: code, ref, key, tracking_code, booking_ref, card
+item: item, article, thing, goods
+topic: topic, keyword, about, search_for, subject_area
+phrase: note, wording, memo, what_to_say, phrase
+file: file, document, filename, source_file
+folder: folder, directory, target_folder
+tongue: tongue, into_language, lang
+table: table, sheet, dataset
+column: column, field, measure
+statement: statement, command, select
+formula: formula, term, sum_text, calculation
+device: device, appliance, gadget
+food: food, ingredient, dish
+meter: from_measure, given_in, measured_in
+meter2: to_measure, wanted_in, into
+coin: coin, money_kind, given_money
+coin2: wanted_money, target_money, into_money
+work: book, work, film, album
+word: word, entry, lemma
+size: size, format_size, cup_size
+degree: level, strength, urgency
+hue: hue, colour, tint
+seating: seat_kind, seat_type, seating
+speed: speed, pace
+meal: meal, meal_kind
+on: on, active, enabled, power
+flag: express, gift_wrap, round_trip
+extra: with_details, verbose, full
+top: top, at_most, maximum
+""")
 """Names of each kind of parameter."""
+ALSO = _lists("""
+verb: check, fetch, tell, show, read, use, do, make, handle
+finder: code_of_person, find_ref, ref_lookup, client_codes, ref_for
+""")
+"""What is put before the names of some tools, and names of tools that find the code for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +170,7 @@ work_out arithmetic do_sum solveTerm
 Works out a term with numbers
 formula
 What is {formula}?
-How much is {formula}?
+What does {formula} make?
 Work out {formula} for me.
 I need the result of {formula}.
 result=number
@@ -345,7 +359,7 @@ diary_entry plan_day put_in_diary
 Writes a date into the diary
 phrase day hour?
 Write into my diary for {day}[ at {hour}]: {phrase}
-Put "{phrase}" into the diary on {day}[ at {hour}].
+Put {phrase} into the diary on {day}[ at {hour}].
 entry=code
 It is in your diary as {entry}.
 
@@ -368,7 +382,7 @@ The alarm for {hour} is {alarm}.
 countdown egg_timer timerStart
 Starts a timer
 count phrase?
-Start a timer of {count} minutes[ that says "{phrase}"].
+Start a timer of {count} minutes[ that says {phrase}].
 Count down {count} minutes[, then say {phrase}].
 timer=running|started
 The timer of {count} minutes is {timer}.
@@ -384,11 +398,70 @@ I will remind you (memo {memo}).
 text_person tell_someone short_message pass_on
 Tells somebody something
 person phrase
-Tell {person}: {phrase}
+Say to {person}: {phrase}
 Let {person} know: {phrase}.
 Text {person} that {phrase}.
 told=sent|delivered|queued
 The message to {person} is {told}.
+
+write_letter post_letter letter_to
+Writes a letter
+person topic phrase
+Write a letter to {person} about {topic}: {phrase}
+A letter to {person}, please. It is about {topic} and says {phrase}.
+{person} should get a letter with the heading {topic} and the words {phrase}
+letter=posted|on its way
+The letter to {person} is {letter}.
+
+pin_up board_notice notice_board
+Puts a note on a board
+folder phrase
+Pin {phrase} to the {folder} board.
+On the {folder} board, write: {phrase}
+Put a note on {folder} that says {phrase}.
+pinned=yes|done
+The note is on the {folder} board ({pinned}).
+
+library_card_of member_file
+The file of a member
+top
+Who is member {top}?
+Open the file of member number {top}.
+Whose number is {top}?
+member=person since=2001..2024
+Member {top} is {member}, since {since}.
+
+stay_plan keep_room room_for
+Keeps a room at an inn
+work day goal_day
+Keep a room at {work} from {day} to {goal_day}.
+I will stay at {work}, {day} until {goal_day}.
+room=code
+Your room at {work} is {room}.
+
+pick_between in_range choose_number
+Picks a number between two others
+number other
+Pick a number between {number} and {other}.
+Anything from {number} to {other}, you choose.
+picked=number
+I picked {picked}.
+
+size_up shape_index body_shape
+Works out an index of two measures
+number other
+What is the index for {number} and {other}?
+Index of {number} wide and {other} high, please
+index=decimal
+The index is {index}.
+
+chore_add put_on_list list_chore
+Puts something on the list of chores
+phrase degree?
+Put {phrase} on the list of chores[, {degree} urgency].
+I still have to {phrase}, put that on my list[ as {degree}].
+chore=1..90
+It is on your list as number {chore}.
 
 ring_up phone_call dial
 Calls somebody
@@ -435,7 +508,7 @@ library_shelf find_book book_lookup
 Looks for a book
 work
 Do you have the book {work}?
-Is "{work}" on the shelf?
+Is {work} on the shelf?
 shelf=B12|C7|A3|lent out
 {work}: {shelf}.
 
@@ -450,17 +523,17 @@ shown=hour hall=1..9
 play_album start_music tune_in
 Plays music
 work degree?
-Play {work}[ with {degree} volume].
+Put {work} on[ with {degree} volume].
 I want to hear {work}[, volume {degree}]
-playing=yes|now
-Now playing {work}.
+playing=started|queued
+{work} is {playing}.
 
 say_in to_language put_into
 Says a phrase in another language
 phrase tongue
-How do I say "{phrase}" in {tongue}?
+How do I say {phrase} in {tongue}?
 Put this into {tongue}: {phrase}
-Say '{phrase}' in {tongue}
+Say {phrase} in {tongue}
 said=qeso miru|tavi lon deka|hal mirin|sotu vena|ek lomi dar
 In {tongue}: {said}.
 
@@ -468,7 +541,7 @@ word_meaning gloss lexicon
 What a word means
 word
 What does the word {word} mean?
-Explain "{word}" to me.
+Explain {word} to me.
 meaning=a kind of plant|quick and lively|a safe place|a book of accounts
 {word} means: {meaning}.
 
@@ -483,7 +556,7 @@ Other words for {word}: {words}.
 count_letters letter_count textLength
 Counts the letters of a text
 phrase
-How many letters has "{phrase}"?
+How many letters has {phrase}?
 Count the letters of: {phrase}
 letters=5..40
 It has {letters} letters.
@@ -491,7 +564,7 @@ It has {letters} letters.
 upper_case shout capitals
 Writes a text in capital letters
 phrase
-Write "{phrase}" in capital letters.
+Write {phrase} in capital letters.
 capitals=upper
 {capitals}
 
@@ -525,7 +598,7 @@ Shows what is in a file
 file
 What is in {file}?
 Open {file} and tell me what it says.
-Show me {file}
+Let me see {file}
 holds=milk, bread, tea|Dear Ida, come soon|Draft 3|total 420
 {file} says: {holds}
 
@@ -543,7 +616,7 @@ file
 Delete {file}.
 Throw {file} away, please.
 erased=yes|deleted
-{file} is deleted.
+{file} is deleted ({erased}).
 
 folder_list what_is_in list_directory
 The files of a folder
@@ -557,7 +630,7 @@ store_note jot_down keep_note
 Keeps a note in a file
 phrase file?
 Note this[ in {file}]: {phrase}
-Write down[ into {file}] "{phrase}"
+Write down[ into {file}] {phrase}
 kept=yes|saved
 The note is {kept}.
 
@@ -572,7 +645,7 @@ job=code
 switch_device power_switch toggle_appliance
 Switches a device
 device on
-Switch the {device} {on}.
+I want the {device} {on}.
 Turn {on} the {device}, please.
 Could the {device} be {on}?
 now=ok|done
@@ -584,7 +657,7 @@ number place?
 Heat to {number} degrees.
 I want it {number} degrees warm in here.
 heating=on|set
-The heating is set to {number} degrees.
+The heating is {heating}, {number} degrees.
 
 lamp_hue light_tint tint_lamp
 The colour of a lamp
@@ -592,7 +665,7 @@ device hue
 Make the {device} {hue}.
 I want {hue} light from the {device}
 lamp=ok|done
-The {device} is {hue} now.
+The {device} is {hue} now ({lamp}).
 
 cook_with dish_idea what_to_cook
 A dish with some food
@@ -713,19 +786,50 @@ joke=Why did it stop? It was tired.|It went flat.|Two walked in, one ran out.
 {joke}
 """)
 
-VERBS = "check fetch tell show read use do make handle".split()
-"""Put before the names of some tools."""
-OPENERS = ("", "", "", "", "", "Hi! ", "Hello, ", "Please help: ", "Quick one: ", "One thing: ", "I have a question. ", "Hey. ")
+OPENERS = (
+    "",
+    "",
+    "",
+    "",
+    "",
+    "Hi! ",
+    "Hello, ",
+    "Please help: ",
+    "Quick one: ",
+    "One thing: ",
+    "I have a question. ",
+    "Hey. ",
+)
 CLOSERS = ("", "", "", "", "", "", " Thanks!", " Thank you.", " It is urgent.", " Be quick.")
 SYSTEMS = (
     "", "", "", "You are a helpful assistant.", "You help people with their errands.", "Be brief.", "Use the tools where they help.",
     "You are an agent. Answer in one sentence.", "Assist the customer.", "You work for a small shop in Leeds.",
 )  # fmt: skip
-DESCRIPTIONS = {
-    "place": "Name of the place", "day": "Day of the week or a date", "hour": "Time of day, as 18:30", "person": "Full name",
-    "code": "As on the receipt", "count": "A whole number", "item": "What to buy", "phrase": "The text", "money": "Without the currency",
-    "topic": "A few words", "start": "Where it begins", "goal": "Where it ends", "file": "Name with ending", "number": "Any number",
-}  # fmt: skip
+DESCRIPTIONS = _lists("""
+place: Name of the place
+day: Day of the week or a date
+hour: Time of day, as 18:30
+person: Full name
+code: As on the receipt
+count: A whole number
+item: What to buy
+phrase: The text
+money: Without the currency
+topic: A few words
+start: Where it begins
+goal: Where it ends
+file: Name with ending
+number: Any number
+""")
+"""What some parameters say of themselves."""
+CHAINS = (
+    ("parcel_trace", "parcel", "Where is the parcel of {person}?"),
+    ("balance_of", "account", "How much money is on the account of {person}?"),
+    ("case_state", "case", "How does the case of {person} stand?"),
+    ("drop_booking", "booking", "{person} cannot come: cancel the booking."),
+    ("send_back", "order", "{person} wants to return what we sent."),
+)
+"""Actions that need a code, what the code belongs to, and a request that names only a person."""
 TALK = (
     ("Hello!", "Hello! What can I do for you?"),
     ("Good morning", "Good morning! How can I help?"),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ajet_local.trainer import LocalTrainer
 
 KEEP_EVERY = 20.0
-"""Seconds of training that an interruption costs at most."""
+"""Seconds of training that an interruption costs at most, for models whose checkpoint takes up to a twentieth of that."""
 TASKS_FILE = "tasks.txt"
 """File in the model's folder with all tasks that training has seen, one per line, sorted."""
 
@@ -26,7 +26,7 @@ class Kept:
     def __init__(self, folder: Path, trainer: LocalTrainer) -> None:
         self.tasks: set[str] = set()
         self._folder, self._trainer = folder, trainer
-        self._written = time.monotonic()
+        self._written, self._took = time.monotonic(), 0.0
 
     def restore(self, progress: Progress) -> int:
         """Load what is there; returns its position, else 0."""
@@ -38,10 +38,12 @@ class Kept:
             return 0
 
     def keep(self, position: int) -> None:
-        """Write a checkpoint if the last one is `KEEP_EVERY` old."""
-        if time.monotonic() - self._written >= KEEP_EVERY:
+        """Write a checkpoint if the last one is `KEEP_EVERY` old, and 20 times as old as it took to write."""
+        begun = time.monotonic()
+        if begun - self._written >= max(KEEP_EVERY, 20 * self._took):
             write_checkpoint(self._folder, position, self._save, {}, keep_last=1)
             self._written = time.monotonic()
+            self._took = self._written - begun
 
     def write_tasks(self, folder: Path) -> None:
         """Write `TASKS_FILE`."""

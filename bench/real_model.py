@@ -1,0 +1,56 @@
+"""What the real model that AgentJet brings, SmolLM2-135M, can do.
+
+    python bench/real_model.py --tools            # smollm2-tools on tools that it has never seen, three seeds
+
+Last line: one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from tools_of_smollm2 import figures, load
+
+from ajet import model_source
+from ajet.reports.progress import make_progress
+
+SEEDS = (0, 1, 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--tools", action="store_true", required=True, help="calls of tools never seen")
+    parser.parse_args()
+    print(json.dumps(tools()))
+
+
+def tools() -> dict[str, Any]:
+    """For the base model and each seed of the recipe: the shares of `figures`, greedy and sampled, and the seconds of the build, 0 if
+    it was in the cache."""
+    models = {"smollm2": tried("smollm2", 0)}
+    for seed in SEEDS:
+        models[f"smollm2-tools, seed {seed}"] = tried("smollm2-tools", seed)
+    return models
+
+
+def tried(model: str, seed: int) -> dict[str, Any]:
+    """What a recipe's model does with the tools."""
+    begun = time.monotonic()
+    with make_progress() as progress:
+        folder = Path(model_source(model, seed, progress))
+    seconds = round(time.monotonic() - begun)
+    engine, chat = load(folder)
+    found = {
+        name: figures(engine, chat, temperature, seed)[0]
+        for name, temperature in (("greedy", 0.0), ("sampled", 1.0))
+    }
+    print(f"{model}, seed {seed}: {json.dumps(found)}", flush=True)
+    return {**found, "build_seconds": seconds}
+
+
+if __name__ == "__main__":
+    main()
