@@ -156,7 +156,8 @@ def two(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> 
 def again(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Chat:
     """An error, and the right call after it. A wrong call before the error is not learned."""
     one = use(rng, rng.choice(tools))
-    wrong, error, but = one.call(), "error: no connection, try again", ()
+    wrong, error = one.call(), "error: no connection, try again"
+    but: tuple[int, ...] = ()
     if one.tool.required and rng.random() < 0.6:
         name = one.tool.parameters[rng.choice(one.tool.required)]
         wrong = called(one.tool.name, {n: v for n, v in one.arguments.items() if n != name})
@@ -187,7 +188,10 @@ def invent(rng: random.Random, action: words.Action) -> Tool:
     name = rng.choice(action.names.split())
     name = style(f"{rng.choice(words.ALSO['verb'])}_{name}" if rng.random() < 0.25 else name)
     described = rng.random() < 0.3
-    parameters, properties, required, taken = {}, {}, [], set()
+    parameters: dict[str, str] = {}
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    taken: set[str] = set()
     for kind in action.takes.split():
         kind, must = kind.removesuffix("?"), not kind.endswith("?")
         names = [n for n in words.PARAMETERS[kind] if n not in taken]
