@@ -1,4 +1,7 @@
-"""The models of recipes that tests need, built before the tests' time begins: one takes minutes, more on a busy machine."""
+"""The models of recipes that tests need, built before the tests' time begins: one takes minutes, more on a busy machine.
+
+    python -m tests.recipes starter calculator    # builds them now
+"""
 
 from __future__ import annotations
 
@@ -27,3 +30,8 @@ def build_models_of(item: pytest.Item) -> None:
 @cache
 def _build(model: str) -> None:
     subprocess.run([sys.executable, "-c", BUILD, model], check=True)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        _build(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ajet.interfaces.workflow import load_object
-from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
+from ajet.rollout.recorder import METRICS
 from ajet.tracker.breaks import CAUSES
 from ajet.types import Task, WorkflowOutput
 from tests.pages import files, page
@@ -27,22 +27,22 @@ def example(project) -> tuple[str, str]:
     assert set(shown) == {"my_agent.py", "tasks.jsonl"}
     for name, text in shown.items():
         (project.folder / name).write_text(text)
-    commands = re.findall(r"^ajet (run --workflow my_agent.*)$", page("README.md"), re.MULTILINE)
+    commands = re.findall(r"^ajet (run --model smollm2 --workflow my_agent.*)$", page("README.md"), re.MULTILINE)
     assert len(commands) == 2
     return commands[0], commands[1]
 
 
 def test_your_own_agent_in_ten_lines_runs_as_the_readme_says(project, example, tiny_model) -> None:
-    debugged = project.ajet(*shlex.split(example[0]), "--model", str(tiny_model))
+    debugged = project.ajet(*shlex.split(example[0].replace("smollm2", str(tiny_model))))
     assert "batch:" in debugged
     lines = [line for line in files(page("README.md"))["my_agent.py"].splitlines() if line.strip()]
     assert len(lines) <= 10
 
 
 @pytest.mark.slow
-@pytest.mark.models("starter")
-def test_the_readmes_example_learns_with_the_default_model(project, example) -> None:
-    """As printed, in as many steps as printed: readable answers, something to learn, and it is learned."""
+@pytest.mark.models("smollm2")
+def test_the_readmes_example_learns(project, example) -> None:
+    """As printed, in as many steps as printed: something to learn, and it is learned."""
     steps = int(re.search(r"--steps (\d+)", example[1])[1])
     project.ajet(*shlex.split(example[1]))
     (run,) = project.runs("runs")
@@ -50,10 +50,7 @@ def test_the_readmes_example_learns_with_the_default_model(project, example) -> 
     rewards = [line["reward"] for line in metrics if line["type"] == "train"]
     assert len(rewards) == steps
     start, end = statistics.mean(rewards[:2]), statistics.mean(rewards[-3:])
-    assert start >= 0.2 and end - start >= 0.3, rewards
-    first = [line["response"] for line in live_lines(run / JOURNAL) if line["step"] == 1]
-    readable = [re.fullmatch(r"(\d \+ \d = |\d - \d = )?-?\d+", response) for response in first]
-    assert len(first) == 64 and sum(map(bool, readable)) >= 0.9 * len(first), first
+    assert start >= 0.05 and end - start >= 0.3, rewards
 
 
 @pytest.mark.parametrize("answer", ["7", "The answer is 7.", "3 + 4 = 7"])

@@ -1,4 +1,4 @@
-"""examples/quickstart.ipynb, executed cell by cell in a kernel of its own, with the default model."""
+"""examples/quickstart.ipynb, executed cell by cell in a kernel of its own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_it_has_ten_cells_and_is_kept_without_outputs() -> None:
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.models("starter")
+@pytest.mark.models("smollm2")
 def test_it_trains_a_checkpoint_and_shows_the_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "jupyter"))

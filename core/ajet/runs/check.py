@@ -314,14 +314,14 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
         found.append(
             (
                 f"{report.tools_left_out} calls have tools that the model does not see: its chat template writes no tools",
-                "Set rollout.tool_prompt: hermes, with which AgentJet writes them, or use a model whose chat template does.",
+                "Set rollout.tool_prompt: hermes, with which AgentJet writes them, or use a model that knows tools, such as smollm2-tools.",
             )
         )
     elif report.offering and not report.calling:
         found.append(
             (
                 f"{report.offering} calls offer tools, and no answer calls one",
-                "Use a model that calls tools, or tell it in the agent's prompt when to call them.",
+                "Use a model that calls tools, such as smollm2-tools, or show it a call in the agent's messages.",
             )
         )
     for what, count in report.left_out.items():

@@ -96,7 +96,7 @@ def test_a_package_that_breaks_recurrent_layers_is_named(names, installed, tmp_p
 
 def test_kernels_that_cannot_be_imported_break_nothing(installed):
     installed("flash-linear-attention")  # without triton
-    assert len(list(ajet_local.ajet_doctor())) == 1
+    assert [line[0] for line in ajet_local.ajet_doctor() if line[0] != "load"] == ["local backbone", "models"]
 
 
 def small(config):
