@@ -1,5 +1,6 @@
 """What the real model that AgentJet brings, SmolLM2-135M, can do.
 
+    python bench/real_model.py --seed 0           # reinforcement learning on three public tasks: held-out reward before and after
     python bench/real_model.py --tools            # smollm2-tools on tools that it has never seen, three seeds
 
 Last line: one JSON object.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,27 @@ from ajet import model_source
 from ajet.reports.progress import make_progress
 
 SEEDS = (0, 1, 2)
+PUBLIC = ("bfcl", "sqlite_agent", "reasoning_gym")
+"""The examples that are trained."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--tools", action="store_true", required=True, help="calls of tools never seen")
-    parser.parse_args()
-    print(json.dumps(tools()))
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--seed", type=int, help="train the public tasks with this seed")
+    what.add_argument("--tools", action="store_true", help="calls of tools never seen")
+    options = parser.parse_args()
+    print(json.dumps(tools() if options.tools else {"tasks": public(options.seed)}))
+
+
+def public(seed: int) -> dict[str, Any]:
+    """Held-out reward of each example before and after reinforcement learning."""
+    sys.path.append(str(Path(__file__).parents[1] / "examples"))
+    from learn import learn
+
+    names = ("before", "after", "standard_errors", "seconds")
+    learned = {name: learn(name, seed) for name in PUBLIC}
+    return {name: {key: found[key] for key in names} for name, found in learned.items()}
 
 
 def tools() -> dict[str, Any]:
