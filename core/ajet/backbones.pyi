@@ -44,7 +44,7 @@ from ajet.learning.rollouts import (
     ValidationFailed as ValidationFailed, plan_group as plan_group, rounded_up as rounded_up, why_nothing as why_nothing,
 )
 from ajet.learning.settings import LoraSettings as LoraSettings, TrainSettings as TrainSettings
-from ajet.learning.sft import sft_batch as sft_batch
+from ajet.learning.sft import Transcript as Transcript, samples_of as samples_of, sft_batch as sft_batch
 from ajet.learning.task_selector import further_tasks as further_tasks
 
 # Rollouts: episodes, their journal, what was trained, checkpoints

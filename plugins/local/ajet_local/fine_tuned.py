@@ -1,0 +1,103 @@
+"""Recipes that fine-tune another recipe's model on chats: a warm start for reinforcement learning."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ajet import Recipe, model_source
+from ajet_local.smollm2.recipe import SmolLM2
+
+if TYPE_CHECKING:
+    from ajet.backbones import Batch, Chat
+    from ajet.interfaces.progress import Progress
+    from ajet_local.starter.transcripts import Transcript
+
+
+class FineTuned(Recipe):
+    """A model fine-tuned on `chats`. Equal seeds give the same weights on one machine; an interrupted build is continued."""
+
+    base: ClassVar[type[Recipe]] = SmolLM2
+    """The recipe whose model is fine-tuned."""
+    peak_rate: ClassVar[float] = 5e-5
+    lowest_rate: ClassVar[float] = 0.1
+    """Share of the peak to which the learning rate falls in a line."""
+    warm_up: ClassVar[int] = 2
+    """Steps over which the learning rate rises."""
+    betas: ClassVar[tuple[float, float]] = (0.9, 0.95)
+
+    @abstractmethod
+    def chats(self, seed: int) -> Sequence[Sequence[Transcript]]:
+        """The chats of each optimizer step. All answers of the assistant are trained."""
+
+    def key(self, seed: int) -> str:
+        """See `Recipe.key`; the base model counts, too."""
+        return hashlib.sha256(f"{super().key(seed)} {self.base().key(seed)}".encode()).hexdigest()[:16]
+
+    def tokenizer(self, seed: int) -> tuple[Any, str]:
+        """See `Recipe.tokenizer`."""
+        return self.base().tokenizer(seed)
+
+    def build(self, folder: Path, seed: int, progress: Progress) -> None:
+        """Fine-tune the base model, on one thread, as a fixed number of threads makes the result the same. ``tasks.txt`` beside it
+        lists the tasks of all chats."""
+        import torch
+        from transformers.utils.logging import disable_progress_bar
+
+        base = model_source(self.base.name, seed, progress)
+        disable_progress_bar()  # a recipe reports its own progress
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            self._build(base, folder, seed, progress)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _build(self, base: str, folder: Path, seed: int, progress: Progress) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        from ajet.backbones import make_chat
+        from ajet_local.cpu import native_bfloat16
+        from ajet_local.engine import LocalEngine
+        from ajet_local.modeling import load_tokenizer
+        from ajet_local.starter.kept import Kept
+        from ajet_local.trainer import LocalTrainer
+
+        tokenizer, model_type = load_tokenizer(base)
+        chat = make_chat(tokenizer, model_type)
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+        autocast = torch.bfloat16 if native_bfloat16() else None
+        trainer = LocalTrainer(
+            model, tokenizer, LocalEngine(model, tokenizer), betas=self.betas, autocast=autocast
+        )
+        kept = Kept(folder, trainer)
+        done = kept.restore(progress)
+        steps = self.chats(seed)
+        count = sum(map(len, steps))
+        progress.say(
+            f"model {self.name}: fine-tuning {self.base.name} on {count} chats, once for seed {seed}"
+        )
+        for step, transcripts in enumerate(steps, 1):
+            kept.tasks.update(task for transcript in transcripts for task in transcript.tasks)
+            if step > done:
+                loss = trainer.update(self._batch(chat, transcripts, step, len(steps)))["loss"]
+                progress.stage(f"{self.name} model", step / (len(steps) + 1), {"loss": loss})
+                kept.keep(step)
+        model.to(torch.bfloat16).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        kept.write_tasks(folder)
+        kept.remove()
+        progress.stage(f"{self.name} model", 1.0, {})
+
+    def _batch(self, chat: Chat, transcripts: Sequence[Transcript], step: int, steps: int) -> Batch:
+        """One optimizer step, from 1, on the samples that `ajet sft` makes of the chats."""
+        from ajet.backbones import Transcript as Finished
+        from ajet.backbones import samples_of, sft_batch
+
+        samples = [s for t in transcripts for s in samples_of(chat, Finished(t.messages, t.tools))]
+        falling = 1 - (1 - self.lowest_rate) * (step - 1) / steps
+        return sft_batch(samples, self.peak_rate * min(1.0, step / self.warm_up) * falling)
