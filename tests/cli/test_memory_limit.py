@@ -62,3 +62,11 @@ def test_a_limit_reaches_the_trainer_of_a_file(
     folder.write("tasks.jsonl", json.dumps({"messages": [answer], "chosen": "2", "rejected": "3"}))
     folder.ajet(command, *COMMANDS[command], "--memory-limit", "3GiB")
     assert seen == ["3GiB"]
+
+
+@pytest.mark.parametrize(
+    "command", [("eval", "--endpoint", "http://127.0.0.1:9/v1"), ("check", "--answers", "answers.yaml")]
+)
+def test_a_limit_is_refused_where_no_model_is_loaded(folder: Folder, command: tuple[str, ...]) -> None:
+    outcome = folder.ajet(command[0], "job.yaml", *command[1:], "--memory-limit", "2GiB")
+    assert outcome.code == 2 and f"{command[1]}: exclude each other" in outcome.err, outcome.err

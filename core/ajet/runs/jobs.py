@@ -85,6 +85,10 @@ def job_of(
         layers.set(key, value, by, Path.cwd())
     lay_sets(layers, given.get("set"))
     if (limit := given.get("memory_limit")) is not None:
+        if other := next((name for name in ("endpoint", "answers") if given.get(name) is not None), ""):
+            raise ConfigError(
+                f"memory_limit= and {other}=", "exclude each other, as no model is loaded; leave one out."
+            )
         key = f"{_limited(layers)}.memory_limit"
         if layers.source_of(key) != SET:
             layers.set(key, limit, ARGUMENTS["memory_limit"].source, Path.cwd())
