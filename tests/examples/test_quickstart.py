@@ -48,12 +48,12 @@ def test_it_trains_a_checkpoint_and_shows_the_curve(tmp_path: Path, monkeypatch:
     _, _, _, given, checked, trained, curve, scores, evaluated, served = map(shown_or_text, notebook.cells)
     assert "What is 3 + 4?" in given
     assert "ajet check · agent" in checked
-    assert "step 30/30" in trained
+    assert "step 20/20" in trained
     assert "&lt;svg" in curve
     before, after = (int(n) / 100 for n in re.findall(r"(\d+)%", scores))
     assert after >= before + 0.3 and scores.count("What is") == 3
     assert "accuracy" in evaluated
-    assert served.startswith("step_000030 answers: ") and re.search(r"\d", served.partition("answers:")[2])
+    assert served.startswith("step_000020 answers: ") and re.search(r"\d", served.partition("answers:")[2])
 
 
 def shown_or_text(cell: nbformat.NotebookNode) -> str:
