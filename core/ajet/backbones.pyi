@@ -19,7 +19,7 @@ from ajet.job.from_trinity import (
 )
 from ajet.job.layers import import_from_here as import_from_here, job_layers as job_layers, lay_sets as lay_sets
 from ajet.job.models import (
-    check_available as check_available, check_vocabulary as check_vocabulary, generation_config as generation_config,
+    cached as cached, check_available as check_available, check_vocabulary as check_vocabulary, generation_config as generation_config,
 )
 from ajet.job.objects import OBJECT as OBJECT, OWN_LOOP as OWN_LOOP, given_reader as given_reader, lay_object as lay_object
 from ajet.job.paths import load_named as load_named

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ajet import Recipe, model_source
+from ajet import Recipe
 from ajet_local.smollm2.recipe import SmolLM2
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ class FineTuned(Recipe):
         import torch
         from transformers.utils.logging import disable_progress_bar
 
-        base = model_source(self.base.name, seed, progress)
+        from ajet.backbones import cached
+
+        base = cached(self.base(), seed, progress)
         disable_progress_bar()  # a recipe reports its own progress
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -56,7 +58,7 @@ class FineTuned(Recipe):
         finally:
             torch.set_num_threads(threads)
 
-    def _build(self, base: str, folder: Path, seed: int, progress: Progress) -> None:
+    def _build(self, base: Path, folder: Path, seed: int, progress: Progress) -> None:
         import torch
         from transformers import AutoModelForCausalLM
 
