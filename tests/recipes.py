@@ -1,6 +1,6 @@
 """The models of recipes that tests need, built before the tests' time begins: one takes minutes, more on a busy machine.
 
-    python -m tests.recipes starter calculator    # builds them now
+python -m tests.recipes starter calculator    # builds them now
 """
 
 from __future__ import annotations

@@ -13,7 +13,11 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
         "command": "judge",
         "judge": "code combine contains environment exact listwise llm math math_llm pairwise rubric",
     },
-    "local": {"backbone": "local", "engine": "local", "recipe": "calculator gguf smollm2 smollm2-tools starter starter-vision"},
+    "local": {
+        "backbone": "local",
+        "engine": "local",
+        "recipe": "calculator gguf smollm2 smollm2-tools starter starter-vision",
+    },
     "loggers": {"command": "fetch", "logger": "mlflow otel store swanlab tensorboard trackio wandb"},
     "online": {"algorithm": "kto reinforce", "command": "online", "reader": "store"},
     "prompts": {"backbone": "prompts", "command": "tune-prompt"},

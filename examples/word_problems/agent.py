@@ -38,7 +38,10 @@ SHOWN: list[Any] = [
     {"role": "assistant", "content": "CALC(4*12-5)"},
     {"role": "user", "content": "43\nNow write only the answer."},
     {"role": "assistant", "content": "43"},
-    {"role": "user", "content": "A library had 210 maps. It lost 14 and got 35 new ones. How many maps are there?"},
+    {
+        "role": "user",
+        "content": "A library had 210 maps. It lost 14 and got 35 new ones. How many maps are there?",
+    },
     {"role": "assistant", "content": "CALC(210-14+35)"},
     {"role": "user", "content": "231\nNow write only the answer."},
     {"role": "assistant", "content": "231"},

@@ -154,7 +154,9 @@ def test_given_tasks_are_kept_in_the_run_folder_unless_json_cannot_hold_them(
     chat = ({"role": "user", "content": "hï"},)
     given = [Task("a", "2+2?", metadata={"answer": "4", "level": [1, {"x": None}]}), Task("b", messages=chat)]
     run = ajet.run(workflow=agent, judge=always, **(debugging | {"tasks": given}))
-    assert prepare(jobs.job_of({"job": run.dir / "job.yaml", "workflow": agent, "judge": always})).tasks == given
+    assert (
+        prepare(jobs.job_of({"job": run.dir / "job.yaml", "workflow": agent, "judge": always})).tasks == given
+    )
     for metadata in ({"x": (1, 2)}, {"x": object()}, {"x": float("nan")}, {"query": "?"}, {1: 2}):
         given[0] = Task("a", "2+2?", metadata=metadata)
         run = ajet.run(workflow=agent, judge=always, **(debugging | {"tasks": given}))

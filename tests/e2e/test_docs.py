@@ -27,7 +27,9 @@ def example(project) -> tuple[str, str]:
     assert set(shown) == {"my_agent.py", "tasks.jsonl"}
     for name, text in shown.items():
         (project.folder / name).write_text(text)
-    commands = re.findall(r"^ajet (run --model smollm2 --workflow my_agent.*)$", page("README.md"), re.MULTILINE)
+    commands = re.findall(
+        r"^ajet (run --model smollm2 --workflow my_agent.*)$", page("README.md"), re.MULTILINE
+    )
     assert len(commands) == 2
     return commands[0], commands[1]
 

@@ -314,7 +314,7 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
         found.append(
             (
                 f"{report.tools_left_out} calls have tools that the model does not see: its chat template writes no tools",
-                "Set rollout.tool_prompt: hermes, with which AgentJet writes them, or use a model that knows tools, such as smollm2-tools.",
+                "Set rollout.tool_prompt: hermes, with which AgentJet writes them, or use a model that knows tools (smollm2-tools).",
             )
         )
     elif report.offering and not report.calling:

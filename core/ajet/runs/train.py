@@ -241,7 +241,9 @@ def dpo(
         model, settings, seed=seed, deterministic=False, progress=progress, needs=algorithm.needs
     )
     chat, longest = _format(trainer)
-    source = PreferenceSource(preference_samples(chat, read, longest, progress.say), algorithm, settings, seed)
+    source = PreferenceSource(
+        preference_samples(chat, read, longest, progress.say), algorithm, settings, seed
+    )
     return _learn(trainer, source, settings, output, progress)
 
 

@@ -46,7 +46,11 @@ def ajet_doctor() -> Iterable[tuple[str, str, str] | Finding]:
         ("local backbone", f"torch {version}, device {device}, {torch.get_num_threads()} threads{native}", "")
     ]
     found.append(
-        ("models", "smollm2 and smollm2-tools, 93 MB on first use; starter and calculator, trained here from scratch", "")
+        (
+            "models",
+            "smollm2 and smollm2-tools, 93 MB on first use; starter and calculator, trained here from scratch",
+            "",
+        )
     )
     if device == "cpu" and (load := crowded()):
         found.append(

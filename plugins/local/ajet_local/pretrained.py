@@ -1,4 +1,4 @@
-"""Recipes of models that somebody else has trained: the files are found or fetched, and converted once on this machine."""
+"""Recipes of pretrained models: their files are found or fetched, and converted once on this machine."""
 
 from __future__ import annotations
 
