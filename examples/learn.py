@@ -21,6 +21,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 NAMES = (
     "word_problems",
+    "bfcl",
     "countdown",
     "frozenlake",
     "apps",

@@ -18,6 +18,8 @@ class Caller(FineTuned):
     """SmolLM2-135M-Instruct after one pass over the right calls of the part ``examples``."""
 
     name = "bfcl-caller"
+    peak_rate = 2e-4
+    frozen = 15
 
     def chats(self, seed: int) -> Sequence[Sequence[Transcript]]:
         """See `FineTuned.chats`."""

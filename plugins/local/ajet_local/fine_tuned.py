@@ -28,6 +28,8 @@ class FineTuned(Recipe):
     warm_up: ClassVar[int] = 2
     """Steps over which the learning rate rises."""
     betas: ClassVar[tuple[float, float]] = (0.9, 0.95)
+    frozen: ClassVar[int] = 0
+    """The lowest layers, which are not trained, nor are then the embeddings. Half of them saves a third of the time."""
 
     @abstractmethod
     def chats(self, seed: int) -> Sequence[Sequence[Transcript]]:
@@ -72,6 +74,10 @@ class FineTuned(Recipe):
         tokenizer, model_type = load_tokenizer(base)
         chat = make_chat(tokenizer, model_type)
         model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+        if self.frozen:
+            model.get_input_embeddings().requires_grad_(False)
+            for layer in model.model.layers[: self.frozen]:
+                layer.requires_grad_(False)
         autocast = torch.bfloat16 if native_bfloat16() else None
         trainer = LocalTrainer(
             model, tokenizer, LocalEngine(model, tokenizer), betas=self.betas, autocast=autocast

@@ -124,6 +124,19 @@ def test_only_answers_are_trained_and_the_rate_rises_and_falls(
     assert rates[0] == 0.5e-2 and rates[1:] == sorted(rates[1:], reverse=True) and rates[-1] > 0.1e-2
 
 
+def test_frozen_layers_and_the_embeddings_keep_their_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import load_file
+
+    monkeypatch.setattr(Polite, "frozen", 1)
+    built(tmp_path / "model")
+    (before,) = (tmp_path / "cache").glob("tiny-base-*/model.safetensors")
+    after = load_file(tmp_path / "model" / "model.safetensors")
+    changed = {name for name, weight in load_file(before).items() if not weight.bfloat16().equal(after[name])}
+    assert changed and all(name.startswith(("model.layers.1.", "model.norm.")) for name in changed)
+
+
 def test_another_base_model_is_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
     class Other(Base):
         word: ClassVar[str] = "other"
