@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := tools/install.py
 
-.PHONY: help .venv demo examples test test-slow test-templates test-vllm test-verl verify-verl test-trinity verify-trinity test-harbor test-harnesses test-agentscope-samples test-environments test-matrix test-versions lint format wheels check-wheels bench bench-all bench-gpu bench-local bench-scale bench-verl clean docs prove-gpu
+.PHONY: help .venv demo examples test test-slow test-templates test-vllm test-verl verify-verl test-trinity verify-trinity test-harbor test-harnesses test-agentscope-samples test-environments test-matrix test-versions lint format wheels check-wheels bench bench-all bench-gpu bench-local bench-memory-limit bench-scale bench-verl clean docs prove-gpu
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -231,6 +231,9 @@ prove-gpu: $(if $(HAS_GPU),.venv-gpu/.installed,.venv-verl/.installed) ## does A
 
 bench-local: $(INSTALLED) .venv-trl/.installed ## the local backbone beside TRL: step, learning, generation, trees (ARGS="step")
 	OMP_NUM_THREADS=1 .venv/bin/python $(SAVED) bench/local.py $(ARGS)
+
+bench-memory-limit: $(INSTALLED) ## whether memory_limit holds on a CPU, for short and long prompts (ARGS="--limits 5GiB --steps 5")
+	OMP_NUM_THREADS=1 .venv/bin/python $(SAVED) bench/memory_limit.py $(ARGS)
 
 bench-verl: .venv-verl/.installed ## verl's engine on trees beside its rows, on this CPU (ARGS="--logs group,retry")
 	$(ON_CPU) .venv-verl/bin/python $(SAVED) bench/verl_trees.py $(ARGS)

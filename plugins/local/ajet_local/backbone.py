@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from ajet_lora.adapters import Adapters
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
-MOST_REQUESTS = {"cuda": 256}
-"""Default of `max_batch` by kind of device; 64 on others."""
+MOST_REQUESTS = {"cuda": 256, "cpu": 128}
+"""Default of `max_batch` by kind of device; 64 on others, and for models below `SMALL` on a CPU. The cache bounds them as well."""
 VLLM = "vllm"
 """The engine that samples faster on a GPU, in processes of its own."""
 VLLM_REQUESTS = 256
@@ -77,7 +77,9 @@ class OnDevice(Plugin):
         description="CPU threads of torch; default: one for a model below 10 million parameters, else torch chooses.",
     )
     max_batch: int | None = Field(
-        None, ge=1, description="Maximum requests that are sampled together; default: 64, on cuda 256."
+        None,
+        ge=1,
+        description="Maximum requests that are sampled together; default: 64, on cuda 256, on a CPU 128 from 10 million parameters on.",
     )
     cache_mib: int | None = Field(
         None,
@@ -201,12 +203,16 @@ class OnDevice(Plugin):
             model,
             tokenizer,
             context,
-            max_batch=self.max_batch or MOST_REQUESTS.get(self.torch_device().type, 64),
+            max_batch=self.max_batch or self._most_requests(model),
             cache_mib=self.cache_mib or cache_mib,
             prefill_tokens=self.prefill_tokens,
             deterministic=deterministic,
             adapters=adapters,
         )
+
+    def _most_requests(self, model: Any) -> int:
+        kind = self.torch_device().type
+        return 64 if kind == "cpu" and model.num_parameters() < SMALL else MOST_REQUESTS.get(kind, 64)
 
 
 class Local(OnDevice, Backbone):
@@ -341,7 +347,7 @@ class Local(OnDevice, Backbone):
         of the local engine, for at most so many ``episodes`` at once, of at most ``context`` tokens each (None: unknown)."""
         import torch
 
-        from ajet_local.memory import shape_of
+        from ajet_local.memory import return_freed, shape_of
         from ajet_local.modeling import copy_in
         from ajet_local.shared import SharedSampler
         from ajet_local.trainer import LocalTrainer
@@ -405,7 +411,7 @@ class Local(OnDevice, Backbone):
                 ranks={name: lora.rank for name, lora in adapters.items()},
             )
             engine = SharedSampler(started, network, compute, trained_adapters)
-        return LocalTrainer(
+        trainer = LocalTrainer(
             network,
             tokenizer,
             engine,
@@ -430,6 +436,8 @@ class Local(OnDevice, Backbone):
             critic="values" in needs,
             autocast=compute if whole and compute != torch.float32 else None,
         )
+        return_freed(network.device)
+        return trainer
 
     def _within_memory(
         self,
@@ -448,6 +456,7 @@ class Local(OnDevice, Backbone):
         """The job's demand, with a micro-batch, a cache and checkpointing that fit into memory. Raises ConfigError if it does
         not fit."""
         from ajet_local.memory import free_memory, resident, shape_of
+        from ajet_local.plan import CPU_TOKENS
 
         device = self.torch_device()
         limit = parse_size(self.memory_limit) if self.memory_limit else free_memory(device)
@@ -470,9 +479,12 @@ class Local(OnDevice, Backbone):
             raise refuse(demand, limit, "memory_limit" if self.memory_limit else f"free on {device}")
         if demand.tokens < MOST_TOKENS or self.memory_limit:
             again = ", computing activations twice" if demand.training.checkpointing else ""
+            # The cache is empty during updates, and mini-batches that share little are divided into smaller parts.
+            usual = replace(demand, tokens=min(demand.tokens, CPU_TOKENS), cache=0).total
+            expected = f"; about {format_size(usual)} in updates" if device.type == "cpu" else ""
             progress.say(
                 f"memory: at most about {format_size(demand.total)} of {format_size(limit)}, with micro-batches of "
-                f"{demand.tokens} tokens{again} and {format_size(demand.cache)} for the engine's cache"
+                f"{demand.tokens} tokens{again} and {format_size(demand.cache)} for the engine's cache{expected}"
             )
         return demand
 

@@ -86,6 +86,7 @@ class LocalEngine:
         self._vocabulary = model.get_input_embeddings().num_embeddings
         self._wake: asyncio.Event | None = None
         self._worker: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def version(self) -> int:
@@ -104,7 +105,18 @@ class LocalEngine:
         return self._adapters.names
 
     async def sleep(self) -> None:
-        """Does nothing: requests go on with the weights that there are."""
+        """See `SharedEngine.sleep`. Requests in flight go on with the weights that there are."""
+        self._drop_if_idle()
+
+    def make_room(self) -> None:
+        """Drop what is cached in the loop's next turn, if nothing is sampled then: an update gets the memory, and afterwards the
+        cache is worth nothing. May be called from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._drop_if_idle)
+
+    def _drop_if_idle(self) -> None:
+        if not self.scheduler.busy:
+            self.scheduler.release()
 
     async def load_weights(self, source: Mapping[str, Any], version: int) -> int:
         """Copy torch tensors, by the names of the model's checkpoint, into the model, and sample under this version. Calls in
@@ -135,6 +147,7 @@ class LocalEngine:
         if self._worker is not None:
             raise RuntimeError("the engine is already started")
         self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._worker = asyncio.create_task(self._work(), name="ajet-local-engine")
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -219,7 +232,7 @@ class LocalEngine:
 
     async def close(self) -> None:
         """Stop the worker. Open requests fail with RuntimeError. Closing twice is allowed."""
-        worker, self._worker = self._worker, None
+        worker, self._worker, self._loop = self._worker, None, None
         if worker is not None:
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)

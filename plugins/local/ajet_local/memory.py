@@ -25,6 +25,8 @@ log = logging.getLogger("ajet")
 
 M_ARENA_MAX = -8
 """A parameter of `mallopt`, from glibc's malloc.h."""
+MOST_FREED = 1 << 28
+"""Bytes that glibc's heap may keep although nothing uses them. Those of small models stay below: they return none."""
 
 
 def shape_of(source: str | Path) -> Shape:
@@ -178,3 +180,40 @@ def share_heap() -> None:
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # absent in other C libraries
         if mallopt is not None:
             mallopt(M_ARENA_MAX, 1)
+
+
+class _Heap(ctypes.Structure):
+    """What glibc's `mallinfo2` returns: bytes, except for three counts."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "used",
+            "free",
+            "keep",
+        )
+    ]
+
+
+def return_freed(device: torch.device) -> None:
+    """Return what this process has freed to the system, if it is more than `MOST_FREED`; does nothing with other C libraries, and for
+    models on other devices than a CPU.
+
+    Tensors of a few MiB come from the heap, and one small block above them that stays, such as a kernel that was compiled for their
+    shape, keeps all of it: an update's memory would be added to that of the sampling before it.
+    """
+    if device.type != "cpu" or sys.platform != "linux":
+        return
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):  # before glibc 2.33, and in other C libraries
+        return
+    library.mallinfo2.restype = _Heap
+    if library.mallinfo2().free > MOST_FREED:
+        library.malloc_trim(0)

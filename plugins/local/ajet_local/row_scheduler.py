@@ -141,6 +141,10 @@ class RowScheduler:
         self.snapshots.clear()
         self._lanes.clear()
 
+    def release(self) -> None:
+        """The same as `restart`, which keeps no memory for later completions."""
+        self.restart()
+
     def fail(self, error: Exception, *, waiting: bool) -> None:
         """Answer all running (and with ``waiting`` all waiting) completions with an error, and drop all contexts."""
         failed = [*self.running, *(self.waiting if waiting else ())]

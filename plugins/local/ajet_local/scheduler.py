@@ -88,6 +88,12 @@ class Scheduler:
         for lane in self._lanes.values():
             lane.clear()
 
+    def release(self) -> None:
+        """Like `restart`, but free also the memory that is kept for later completions."""
+        self.restart()
+        for lane in self._lanes.values():
+            lane.slots.shrink()
+
     def fail(self, error: Exception, *, waiting: bool) -> None:
         """Answer all running (and with ``waiting`` all waiting) completions with an error, and drop all keys and values."""
         failed = [*self.running, *(self.waiting if waiting else ())]

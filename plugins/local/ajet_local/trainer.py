@@ -21,7 +21,7 @@ from ajet.backbones import Batch, Float32, Loss, Measures, Metrics, Sample
 from ajet.interfaces.backbone import CheckpointDamaged
 from ajet_local.critic import ValueHead
 from ajet_local.engine import LocalEngine
-from ajet_local.memory import out_of_memory
+from ajet_local.memory import out_of_memory, return_freed
 from ajet_local.modeling import (
     UNREADABLE,
     checkpointed_layers,
@@ -193,6 +193,8 @@ class LocalTrainer:
         """
         if isinstance(self.engine, SharedSampler):
             self.engine.sleep()
+        else:
+            self.engine.make_room()
         for learner in self._learners.values():
             for group in learner.optimizer.param_groups:
                 group["lr"] = batch.learning_rate * group.get("rate", 1.0)
@@ -326,6 +328,7 @@ class LocalTrainer:
     ) -> None:
         """Compute the clipped gradients of samples that all train the active adapter."""
         for micro_batch in plan(self.model, samples, self.micro_batch_tokens):
+            return_freed(self.model.device)
             with checkpointing(self.model):
                 with self._computing():
                     tokens = micro_batch.tokens(self.model, batch.needs, learner.head)
@@ -345,6 +348,7 @@ class LocalTrainer:
                 sums.logprob_diff_max = max(sums.logprob_diff_max, float(differences.max(initial=0.0)))
                 sums.logprob_diff += float(differences.sum())
                 sums.compared += len(differences)
+        return_freed(self.model.device)
         norm = torch.nn.utils.clip_grad_norm_(learner.parameters, self.max_grad_norm)
         if not torch.isfinite(norm):
             raise FloatingPointError(f"the gradient's norm is {norm.item()} in {title}; no step was taken")

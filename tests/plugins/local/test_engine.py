@@ -228,6 +228,24 @@ def test_loaded_weights_answer_also_the_calls_in_progress(running, model):
     running(scenario)
 
 
+def test_an_engine_gives_its_cache_to_an_update_unless_it_samples(running):
+    async def scenario(engine):
+        in_progress = engine.stream(request(PROMPTS[0], max_tokens=40))
+        await anext(in_progress)
+        engine.make_room()
+        await asyncio.sleep(0)
+        assert engine.scheduler.busy and engine.scheduler.held_tokens
+        assert [delta async for delta in in_progress]
+        while engine.scheduler.busy:
+            await asyncio.sleep(0)
+        assert engine.scheduler.held_tokens
+        await asyncio.to_thread(engine.make_room)
+        await asyncio.sleep(0)
+        assert not engine.scheduler.held_tokens
+
+    running(scenario)
+
+
 @pytest.mark.parametrize("fault", ["missing", "shape"])
 def test_weights_that_do_not_fit_change_nothing(running, model, fault):
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

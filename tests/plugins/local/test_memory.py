@@ -1,5 +1,6 @@
 """What a job will take of memory is known before it starts, and a limit is kept to by splitting."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -308,6 +309,38 @@ def test_an_engine_that_only_answers_caches_a_quarter_of_its_limit_or_what_the_w
 
 
 # --------------------------------------------------------------------------- within a limit
+
+FREED = """
+import ctypes
+import torch
+from ajet_local.memory import MOST_FREED, resident, return_freed, share_heap
+
+share_heap()
+torch.ones(6 << 20)  # 24 MiB: from when it is freed on, smaller tensors come from the heap
+tensors, blocks = [], []
+for _ in range(2 * MOST_FREED >> 22):
+    tensors.append(torch.ones(1 << 20))
+    blocks.append(torch.ones(16))
+full = resident()
+tensors.clear()
+kept = resident()
+return_freed(torch.device("meta"))
+assert resident() > kept - MOST_FREED // 8, "only the memory of a CPU is returned"
+return_freed(torch.device("cpu"))
+print(full - kept < MOST_FREED // 8, full - resident() > 1.9 * MOST_FREED)
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc from 2.33 on says how much is free"
+)
+def test_what_an_update_has_freed_returns_to_the_system_although_small_blocks_stay():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", FREED], env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
 
 TRAINED = """
 import re, sys
