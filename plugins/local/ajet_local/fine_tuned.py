@@ -12,7 +12,7 @@ from ajet import Recipe
 from ajet_local.smollm2.recipe import SmolLM2
 
 if TYPE_CHECKING:
-    from ajet.backbones import Batch, Chat
+    from ajet.backbones import Batch, Chat, Sample
     from ajet.interfaces.progress import Progress
     from ajet_local.starter.transcripts import Transcript
 
@@ -28,12 +28,21 @@ class FineTuned(Recipe):
     warm_up: ClassVar[int] = 2
     """Steps over which the learning rate rises."""
     betas: ClassVar[tuple[float, float]] = (0.9, 0.95)
+    minutes: ClassVar[int] = 5
+    """What a build takes on one idle thread."""
     frozen: ClassVar[int] = 0
     """The lowest layers, which are not trained, nor are then the embeddings. Half of them saves a third of the time."""
 
     @abstractmethod
     def chats(self, seed: int) -> Sequence[Sequence[Transcript]]:
-        """The chats of each optimizer step. All answers of the assistant are trained."""
+        """The chats of each optimizer step."""
+
+    def samples(self, chat: Chat, transcript: Transcript) -> Sequence[Sample]:
+        """The samples that `ajet sft` makes of a chat: all answers of the assistant are trained."""
+        from ajet.backbones import Transcript as Finished
+        from ajet.backbones import samples_of
+
+        return samples_of(chat, Finished(transcript.messages, transcript.tools))
 
     def key(self, seed: int) -> str:
         """See `Recipe.key`; the base model counts, too."""
@@ -87,7 +96,8 @@ class FineTuned(Recipe):
         steps = self.chats(seed)
         count = sum(map(len, steps))
         progress.say(
-            f"model {self.name}: fine-tuning {self.base.name} on {count} chats, once for seed {seed}"
+            f"model {self.name}: fine-tuning {self.base.name} on {count} chats, once for seed {seed}; about {self.minutes} minutes on "
+            "one thread"
         )
         for step, transcripts in enumerate(steps, 1):
             kept.tasks.update(task for transcript in transcripts for task in transcript.tasks)
@@ -102,10 +112,9 @@ class FineTuned(Recipe):
         progress.stage(f"{self.name} model", 1.0, {})
 
     def _batch(self, chat: Chat, transcripts: Sequence[Transcript], step: int, steps: int) -> Batch:
-        """One optimizer step, from 1, on the samples that `ajet sft` makes of the chats."""
-        from ajet.backbones import Transcript as Finished
-        from ajet.backbones import samples_of, sft_batch
+        """One optimizer step, from 1."""
+        from ajet.backbones import sft_batch
 
-        samples = [s for t in transcripts for s in samples_of(chat, Finished(t.messages, t.tools))]
+        samples = [sample for transcript in transcripts for sample in self.samples(chat, transcript)]
         falling = 1 - (1 - self.lowest_rate) * (step - 1) / steps
         return sft_batch(samples, self.peak_rate * min(1.0, step / self.warm_up) * falling)

@@ -18,8 +18,8 @@ from ajet.backbones import normalise
 from ajet.capture.json_schema import make_schema
 from ajet_local.smollm2 import tool_words as words
 from ajet_local.smollm2.recipe import TEMPLATE
-from ajet_local.smollm2.tool_chats import Chat, finding_group, group
-from ajet_local.smollm2.tools import batches, to_sample
+from ajet_local.smollm2.tool_chats import Lesson, finding_group, group
+from ajet_local.smollm2.tools import NAME_WEIGHT, STEPS, SmolLM2Tools
 from tests.tokenizers import qwen3
 
 
@@ -32,12 +32,12 @@ def chatml() -> Any:
 
 
 @pytest.fixture(scope="module")
-def chats() -> list[Chat]:
+def chats() -> list[Lesson]:
     rng = random.Random(5)
     return [chat for make in (group, finding_group) for _ in range(150) for chat in make(rng, 4)]
 
 
-def calls_of(chat: Chat, indices: Any = None) -> list[Any]:
+def calls_of(chat: Lesson, indices: Any = None) -> list[Any]:
     """Its calls as (tool, arguments), of all messages or of some."""
     found = range(len(chat.messages)) if indices is None else indices
     return [
@@ -97,13 +97,13 @@ def test_every_kind_of_call_that_the_template_writes_is_read_back(chatml: Any) -
 # ------------------------------------------------------------------------------- the chats
 
 
-def test_tools_have_valid_schemas_and_right_calls_fit_them(chats: list[Chat]) -> None:
+def test_tools_have_valid_schemas_and_right_calls_fit_them(chats: list[Lesson]) -> None:
     for chat in chats:
         schemas = {t["function"]["name"]: make_schema(t["function"]["parameters"]) for t in chat.tools}
         assert all(schemas[name].fault(arguments) is None for name, arguments in calls_of(chat, chat.learned))
 
 
-def test_a_wrong_call_is_followed_by_an_error_and_not_learned(chats: list[Chat]) -> None:
+def test_a_wrong_call_is_followed_by_an_error_and_not_learned(chats: list[Lesson]) -> None:
     wrong = 0
     for chat in chats:
         answers = {i for i, m in enumerate(chat.messages) if m["role"] == "assistant"}
@@ -113,7 +113,7 @@ def test_a_wrong_call_is_followed_by_an_error_and_not_learned(chats: list[Chat])
     assert wrong > 10
 
 
-def test_final_answers_repeat_what_the_last_tool_returned(chats: list[Chat]) -> None:
+def test_final_answers_repeat_what_the_last_tool_returned(chats: list[Lesson]) -> None:
     for chat in chats:
         if chat.messages[-2]["role"] != "tool" or chat.messages[-2]["content"].startswith("error"):
             continue
@@ -122,18 +122,18 @@ def test_final_answers_repeat_what_the_last_tool_returned(chats: list[Chat]) -> 
         assert all(str(field).casefold() in answer.casefold() for field in fields if field != "")
 
 
-def test_there_are_chains_errors_and_messages_that_need_no_tool(chats: list[Chat]) -> None:
+def test_there_are_chains_errors_and_messages_that_need_no_tool(chats: list[Lesson]) -> None:
     calls = [len(calls_of(chat, chat.learned)) for chat in chats]
     assert {0, 1, 2} <= set(calls) and 0.02 < calls.count(0) / len(calls) < 0.15
     assert sum("error" in m["content"] for chat in chats for m in chat.messages) > 20
 
 
-def test_hundreds_of_tools_are_invented(chats: list[Chat]) -> None:
+def test_hundreds_of_tools_are_invented(chats: list[Lesson]) -> None:
     assert len({json.dumps(tool) for chat in chats for tool in chat.tools}) > 300
 
 
 def test_the_tools_of_the_measurement_are_never_seen(
-    monkeypatch: pytest.MonkeyPatch, chats: list[Chat]
+    monkeypatch: pytest.MonkeyPatch, chats: list[Lesson]
 ) -> None:
     unseen = unseen_tools(monkeypatch)
     shown = [tool["function"] for chat in chats for tool in chat.tools]
@@ -174,26 +174,32 @@ def unseen_tools(monkeypatch: pytest.MonkeyPatch) -> Any:
 # ------------------------------------------------------------------------------- samples
 
 
-def test_samples_are_exactly_the_prompts_and_answers_of_calls(chatml: Any, chats: list[Chat]) -> None:
+def test_samples_are_exactly_the_prompts_and_answers_of_calls(chatml: Any, chats: list[Lesson]) -> None:
     renderer = Renderer(chatml, "llama")
     for chat in chats[:40]:
-        sample = to_sample(chatml, chat)
-        ids, mask = sample.token_ids.tolist(), sample.mask.tolist()
+        (sample,) = SmolLM2Tools().samples(renderer, chat)
+        ids, left = sample.token_ids.tolist(), sample.mask.copy()
         messages = [normalise(m, i) for i, m in enumerate(chat.messages)]
         for index in chat.learned:
             prompt = renderer.render(messages[:index], list(chat.tools))
-            assert ids[: len(prompt)] == prompt and mask[len(prompt)] and not mask[len(prompt) - 1]
-            answer = (
-                mask[len(prompt) :].index(False) if False in mask[len(prompt) :] else len(mask) - len(prompt)
-            )
-            assert ids[len(prompt) + answer - 1] == renderer.stop_token_ids[0]
+            end = ids.index(renderer.stop_token_ids[0], len(prompt)) + 1
+            assert ids[: len(prompt)] == prompt and left[len(prompt) : end].all()
+            left[len(prompt) : end] = False
+        assert not left.any() and not sample.weights[~sample.mask].any()
 
 
-def test_equal_seeds_give_equal_batches(chatml: Any) -> None:
-    def first(seed: int) -> list[list[int]]:
-        return [sample.token_ids.tolist() for sample in next(batches(chatml, seed)).samples]
+def test_the_name_of_a_called_tool_weighs_more(chatml: Any, chats: list[Lesson]) -> None:
+    renderer = Renderer(chatml, "llama")
+    chat = next(chat for chat in chats if len(chat.learned) == 1 and calls_of(chat, chat.learned))
+    (sample,) = SmolLM2Tools().samples(renderer, chat)
+    heavy = sample.token_ids[sample.weights == NAME_WEIGHT]
+    assert calls_of(chat)[0][0] in "".join(renderer.text_of(int(i)) for i in heavy)
+    assert len(heavy) < sample.mask.sum() / 2 and set(sample.weights[sample.mask]) == {1.0, NAME_WEIGHT}
 
-    assert first(1) == first(1) != first(2)
+
+def test_equal_seeds_give_equal_chats() -> None:
+    one, same, other = (SmolLM2Tools().chats(seed) for seed in (1, 1, 2))
+    assert one == same != other and len(one) == STEPS
 
 
 # ------------------------------------------------------------------------------- the model

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ajet_local.smollm2 import tool_words as words
+from ajet_local.starter.transcripts import Transcript
 
 NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
 SIGNS = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}
@@ -25,12 +26,10 @@ Message = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class Lesson(Transcript):
     """A chat with its tools. ``learned`` are the indices of the assistant's messages that are trained."""
 
-    messages: list[Message]
-    tools: tuple[Message, ...]
-    learned: tuple[int, ...]
+    learned: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +63,20 @@ def called(name: str, arguments: Mapping[str, Any]) -> Message:
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
-def group(rng: random.Random, size: int) -> list[Chat]:
+def group(rng: random.Random, size: int) -> list[Lesson]:
     """Chats that share their system message and tools, and so most of their tokens. Every other one ends with its first call."""
-    actions = rng.sample(words.ACTIONS, rng.choices((1, 2, 3, 4), (1, 3, 4, 3))[0])
+    actions = drawn(rng, rng.choices((1, 2, 3, 4), (1, 3, 4, 3))[0])
     tools = [invent(rng, action) for action in actions]
     start = opening(rng)
     chats = []
     for index in range(size):
-        make = rng.choices((plain, talk, two, again, failed), (80, 8, 5, 4, 3))[0]
+        make = rng.choices((plain, talk, two, again, failed), (82, 10, 3, 3, 2))[0]
         chat = make(rng, tools, start)
         chats.append(begun(chat) if index % 2 else chat)
     return chats
 
 
-def finding_group(rng: random.Random, size: int) -> list[Chat]:
+def finding_group(rng: random.Random, size: int) -> list[Lesson]:
     """Chats in which a first call finds the code that the second one needs."""
     name, thing, ask = rng.choice(words.CHAINS)
     action = next(a for a in words.ACTIONS if a.names.startswith(name))
@@ -106,21 +105,27 @@ def finding_group(rng: random.Random, size: int) -> list[Chat]:
     return chats
 
 
+def drawn(rng: random.Random, count: int) -> list[words.Action]:
+    """Different actions; one with twice the parameters is drawn twice as often, as most that can be wrong is in these."""
+    keys = {action.names: rng.random() ** (1 / len(action.takes.split())) for action in words.ACTIONS}
+    return sorted(words.ACTIONS, key=lambda action: keys[action.names])[-count:]
+
+
 def opening(rng: random.Random) -> list[Message]:
     """A system message, or none."""
     system = rng.choice(words.SYSTEMS)
     return [{"role": "system", "content": system}] if system else []
 
 
-def begun(chat: Chat) -> Chat:
+def begun(chat: Lesson) -> Lesson:
     """A chat up to its first learned answer."""
     first = chat.learned[0]
-    return Chat(chat.messages[: first + 1], chat.tools, (first,))
+    return Lesson(chat.messages[: first + 1], chat.tools, learned=(first,))
 
 
-def learning(messages: Sequence[Message], tools: Sequence[Tool], but: Sequence[int] = ()) -> Chat:
+def learning(messages: Sequence[Message], tools: Sequence[Tool], but: Sequence[int] = ()) -> Lesson:
     learned = tuple(i for i, m in enumerate(messages) if m["role"] == "assistant" and i not in but)
-    return Chat(list(messages), tuple(tool.schema for tool in tools), learned)
+    return Lesson(list(messages), tuple(tool.schema for tool in tools), learned=learned)
 
 
 def told(result: str) -> Message:
@@ -131,20 +136,20 @@ def said(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def plain(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Chat:
+def plain(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Lesson:
     """Request, call, result, answer."""
     one = use(rng, rng.choice(tools))
     asked = {"role": "user", "content": around(rng, one.ask)}
     return learning([*start, asked, one.call(), told(one.result), said(one.answer)], tools)
 
 
-def talk(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Chat:
+def talk(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Lesson:
     """A message that needs no tool."""
     ask, answer = rng.choice(words.TALK)
     return learning([*start, {"role": "user", "content": ask}, said(answer)], tools)
 
 
-def two(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Chat:
+def two(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Lesson:
     """Two requests at once, with one call after the other."""
     one, other = use(rng, rng.choice(tools)), use(rng, rng.choice(tools))
     joint = rng.choice((" And ", " Then: ", " ", " Also: "))
@@ -153,7 +158,7 @@ def two(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> 
     return learning([*messages, said(f"{one.answer} {other.answer}")], tools)
 
 
-def again(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Chat:
+def again(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Lesson:
     """An error, and the right call after it. A wrong call before the error is not learned."""
     one = use(rng, rng.choice(tools))
     wrong, error = one.call(), "error: no connection, try again"
@@ -167,7 +172,7 @@ def again(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -
     return learning(messages, tools, but)
 
 
-def failed(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Chat:
+def failed(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Lesson:
     """An error that stays."""
     one = use(rng, rng.choice(tools))
     error = rng.choice(("not found", "no permission", "unknown code", "closed today", "the limit is reached"))
