@@ -81,7 +81,7 @@ def finding_group(rng: random.Random, size: int) -> list[Lesson]:
     name, thing, ask = rng.choice(words.CHAINS)
     action = next(a for a in words.ACTIONS if a.names.startswith(name))
     about = f"Finds the code of the {thing} of a person"
-    finding = words.Action(" ".join(words.ALSO["finder"]), about, "person", (ask,), "code=code", "{code}")
+    finding = words.Action(" ".join(words.ALSO["finder"]), about, "person", (ask,), "code=code")
     first, second = invent(rng, finding), invent(rng, action)
     tools = rng.sample((first, second), 2)
     start = opening(rng)
@@ -155,7 +155,7 @@ def two(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> 
     joint = rng.choice((" And ", " Then: ", " ", " Also: "))
     asked = {"role": "user", "content": one.ask + joint + other.ask}
     messages = [*start, asked, one.call(), told(one.result), other.call(), told(other.result)]
-    return learning([*messages, said(f"{one.answer} {other.answer}")], tools)
+    return learning([*messages, said(f"{one.answer}, {other.answer}")], tools)
 
 
 def again(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Lesson:
@@ -261,8 +261,7 @@ def use(
         tool,
         pattern.format(**quoted),
         {tool.parameters[kind]: value for kind, (value, _) in kinds.items()},
-        shown(rng, fields),
-        tool.action.says.format(**{**spoken, **fields}),
+        *results(rng, fields),
     )
 
 
@@ -283,13 +282,16 @@ def quotes(rng: random.Random, text: str) -> str:
     return rng.choice(("{}", "{}", "'{}'", '"{}"')).format(text)
 
 
-def shown(rng: random.Random, fields: Mapping[str, Any]) -> str:
-    """A tool's result as JSON or as text."""
+def results(rng: random.Random, fields: Mapping[str, Any]) -> tuple[str, str]:
+    """A tool's result as JSON or as text, and the answer: it repeats the result and adds nothing, as at a temperature of 1 a model of
+    this size goes astray in free sentences."""
+    told = ", ".join(f"{name}: {value}" for name, value in fields.items())
     if rng.random() < 0.5:
-        return json.dumps(fields)
-    if len(fields) == 1:
-        return str(*fields.values())
-    return ", ".join(f"{name}: {value}" for name, value in fields.items())
+        return json.dumps(fields), told
+    if len(fields) > 1:
+        return told, told
+    (value,) = map(str, fields.values())
+    return (json.dumps(value.split(", ")) if ", " in value and rng.random() < 0.5 else value), value
 
 
 def outcome(rng: random.Random, how: str, spoken: Mapping[str, str]) -> Any:

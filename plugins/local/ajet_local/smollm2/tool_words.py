@@ -115,13 +115,12 @@ class Action:
     takes: str
     asks: tuple[str, ...]
     gives: str
-    says: str
 
 
 def _actions(text: str) -> tuple[Action, ...]:
-    """One action per block: names, what it is about, parameters, requests, results, answer."""
+    """One action per block: names, what it is about, parameters, requests, results."""
     blocks = [[line.strip() for line in block.strip().splitlines()] for block in text.strip().split("\n\n")]
-    return tuple(Action(b[0], b[1], b[2], tuple(b[3:-2]), b[-2], b[-1]) for b in blocks)
+    return tuple(Action(b[0], b[1], b[2], tuple(b[3:-1]), b[-1]) for b in blocks)
 
 
 ACTIONS = _actions("""
@@ -132,7 +131,6 @@ Will it rain in {place}[ on {day}]?
 How does the sky look over {place}[ on {day}]?
 Do I need a coat in {place}[ on {day}]?
 sky=dry|foggy|heavy rain|light snow|clear degrees=-5..33
-It will be {sky} in {place}, {degrees} degrees.
 
 tide_times next_tide tides
 When the sea is high at a place
@@ -140,7 +138,6 @@ place day?
 When is high tide in {place}[ on {day}]?
 I want to surf near {place}[ on {day}], when is the tide high?
 high_tide=hour
-High tide in {place} is at {high_tide}.
 
 sunrise_at dawn_time sun_times
 Time of sunrise
@@ -148,7 +145,6 @@ place
 At what time does the sun come up in {place}?
 Sunrise in {place}?
 sunrise=hour
-The sun comes up at {sunrise} in {place}.
 
 local_clock clock_in time_there
 The time at a place
@@ -156,7 +152,6 @@ place
 What is the time in {place}?
 How late is it now in {place}?
 time=hour
-It is {time} in {place}.
 
 pollen_count air_check smog_report
 How clean the air is
@@ -164,7 +159,6 @@ place
 How is the air in {place} today?
 Is the air in {place} safe for a run?
 air=good|fair|poor index=10..180
-The air in {place} is {air}, with an index of {index}.
 
 work_out arithmetic do_sum solveTerm
 Works out a term with numbers
@@ -174,7 +168,6 @@ What does {formula} make?
 Work out {formula} for me.
 I need the result of {formula}.
 result=number
-The result is {result}.
 
 add_up plus_numbers sum_two
 Adds two numbers
@@ -183,7 +176,6 @@ Add {number} and {other}.
 What do {number} and {other} make together?
 {number} plus {other}, please.
 result=number
-The sum is {result}.
 
 multiply_by times product_of
 Multiplies two numbers
@@ -191,14 +183,12 @@ number other
 Multiply {number} by {other}.
 What do I get for {number} times {other}?
 result=number
-{number} times {other} is {result}.
 
 power_of raise_number exponent
 Raises a number to a power
 number other
 Raise {number} to the power of {other}.
 result=number
-The power is {result}.
 
 square_root root_of sqrtValue
 The root of a number
@@ -206,7 +196,6 @@ number
 Find the square root of {number}.
 What number squared gives {number}?
 root=decimal
-The square root of {number} is {root}.
 
 tip_for tip_helper gratuity
 The tip for a bill
@@ -214,7 +203,6 @@ money share
 I paid {money} for supper, how much is a tip of {share} percent?
 Work out {share}% tip on {money}.
 tip=decimal
-The tip is {tip}.
 
 discounted_price sale_price rebate
 A price after a discount
@@ -222,7 +210,6 @@ money share
 A coat costs {money} and is {share}% off, what do I pay?
 What is left of {money} after {share} percent off?
 final_price=decimal
-You pay {final_price}.
 
 change_measure measure_switch swap_measures
 Changes one measure into another
@@ -231,7 +218,6 @@ How many {meter2} are {number} {meter}?
 Turn {number} {meter} into {meter2}.
 I have {number} {meter}; what is that in {meter2}?
 result=decimal
-{number} {meter} are {result} {meter2}.
 
 exchange_money money_changer swap_money
 Changes money of one country into that of another
@@ -239,7 +225,6 @@ money coin coin2
 How many {coin2} do I get for {money} {coin}?
 Exchange {money} {coin} for {coin2}.
 gets=decimal
-{money} {coin} are {gets} {coin2}.
 
 dice_roll roll_dice throwDice
 Rolls dice
@@ -247,7 +232,6 @@ count
 Roll {count} dice.
 Throw {count} dice for me
 rolled=2..40
-The dice show {rolled}.
 
 train_finder find_trains rail_search
 Trains between two places
@@ -256,7 +240,6 @@ I need a train from {start} to {goal}[ on {day}].
 Which train goes from {start} to {goal}[ on {day}]?
 How do I get from {start} to {goal} by rail[ on {day}]?
 train=code leaves=hour
-Train {train} leaves {start} at {leaves}.
 
 ferry_plan boat_ticket buy_passage
 Books a boat
@@ -264,7 +247,6 @@ start goal people flag?
 Book a boat from {start} to {goal} for {people} people[, both ways{flag}].
 We are {people} and want to sail from {start} to {goal}[ and back{flag}].
 booking=code price=decimal
-The boat is booked: {booking}, for {price}.
 
 road_distance how_far milesBetween
 How far two places are apart
@@ -272,7 +254,6 @@ start goal
 How far is it from {start} to {goal}?
 What is the distance between {start} and {goal}?
 distance_km=12..900
-It is {distance_km} km from {start} to {goal}.
 
 taxi_call ride_request hail_cab
 Orders a taxi
@@ -280,7 +261,6 @@ start goal hour?
 Get me a taxi from {start} to {goal}[ at {hour}].
 I need a ride from {start} to {goal}[ at {hour}]
 minutes_to_wait=2..25 driver=person
-{driver} will be there in {minutes_to_wait} minutes.
 
 inn_search rooms_free stay_finder
 Rooms to stay in
@@ -288,7 +268,6 @@ place span people?
 I want to stay {span} nights in {place}[ with {people} people].
 Are there rooms in {place} for {span} nights[, {people} of us]?
 inn=The Anchor|Hill House|Old Mill|Park Lodge price=40..210
-{inn} has a room for {price} a night.
 
 table_for dining_slot supper_table
 Reserves a table
@@ -296,7 +275,6 @@ place people hour day?
 Reserve a table in {place} for {people} at {hour}[ on {day}].
 We are {people}: a table in {place} at {hour}[ on {day}], please.
 reserved=code
-Your table is reserved: {reserved}.
 
 seat_choice choose_seat pickSeat
 Chooses a seat
@@ -304,7 +282,6 @@ code seating
 I would like a {seating} seat for booking {code}.
 Give me the {seating} seat on {code}
 seat=12A|7C|31F|4D|22B
-Your seat is {seat}.
 
 parcel_trace where_is_parcel trace_package
 Where a parcel is
@@ -313,7 +290,6 @@ Where is my parcel {code}?
 Has the package {code} arrived yet?
 Trace {code} for me.
 parcel=on the way|delivered|at the depot|in customs where=place
-Parcel {code} is {parcel}, last seen in {where}.
 
 buy_item purchase basket_add addToBasket
 Puts a thing into the basket
@@ -321,7 +297,6 @@ item count? flag?
 Put a {item} into my basket[, {count} of them][, wrapped as a gift{flag}].
 I want to buy a {item}[, {count} pieces][, as a present{flag}].
 basket=ok|added|done
-Done: the {item} is in your basket ({basket}).
 
 stock_left in_store shelf_count
 How many of a thing there are
@@ -329,7 +304,6 @@ item
 How many pieces of {item} are left?
 Do you have a {item} in store?
 left=0..90
-There are {left} left of {item}.
 
 price_tag item_price cost_of
 What a thing costs
@@ -337,7 +311,6 @@ item size?
 What does a {item} cost[ in {size}]?
 How much do you want for the {item}[, size {size}]?
 costs=decimal
-The {item} costs {costs}.
 
 send_back goods_return return_parcel
 Takes a thing back
@@ -345,7 +318,6 @@ code phrase?
 I want to return the order {code}[ because: {phrase}].
 Send {code} back[, reason: {phrase}]
 return_label=code
-Use the label {return_label} to send it back.
 
 drop_booking cancel_stay call_off
 Cancels a booking
@@ -353,7 +325,6 @@ code
 Cancel my booking {code}.
 I cannot come, call off {code}, please.
 outcome=cancelled|refunded|cannot be cancelled
-The booking {code} is {outcome}.
 
 diary_entry plan_day put_in_diary
 Writes a date into the diary
@@ -361,7 +332,6 @@ phrase day hour?
 Write into my diary for {day}[ at {hour}]: {phrase}
 Put {phrase} into the diary on {day}[ at {hour}].
 entry=code
-It is in your diary as {entry}.
 
 whats_on day_plan diary_of
 What a day holds
@@ -369,7 +339,6 @@ day person?
 What do I have to do on {day}[ with {person}]?
 What is planned for {day}[ with {person}]?
 plan=dentist|lunch with Omar|piano lesson|nothing|team talk
-On {day} there is: {plan}.
 
 alarm_at wake_me alarm_clock
 Sets an alarm
@@ -377,7 +346,6 @@ hour day?
 Wake me at {hour}[ on {day}].
 Alarm for {hour}[ on {day}], please
 alarm=set|on
-The alarm for {hour} is {alarm}.
 
 countdown egg_timer timerStart
 Starts a timer
@@ -385,7 +353,6 @@ count phrase?
 Start a timer of {count} minutes[ that says {phrase}].
 Count down {count} minutes[, then say {phrase}].
 timer=running|started
-The timer of {count} minutes is {timer}.
 
 nudge_me memo_later remember_this
 Reminds of something
@@ -393,7 +360,6 @@ phrase day?
 Don't let me forget[ on {day}]: {phrase}
 Please remind me[ on {day}]: {phrase}.
 memo=code
-I will remind you (memo {memo}).
 
 text_person tell_someone short_message pass_on
 Tells somebody something
@@ -402,7 +368,6 @@ Say to {person}: {phrase}
 Let {person} know: {phrase}.
 Text {person} that {phrase}.
 told=sent|delivered|queued
-The message to {person} is {told}.
 
 write_letter post_letter letter_to
 Writes a letter
@@ -411,7 +376,6 @@ Write a letter to {person} about {topic}: {phrase}
 A letter to {person}, please. It is about {topic} and says {phrase}.
 {person} should get a letter with the heading {topic} and the words {phrase}
 letter=posted|on its way
-The letter to {person} is {letter}.
 
 pin_up board_notice notice_board
 Puts a note on a board
@@ -420,7 +384,6 @@ Pin {phrase} to the {folder} board.
 On the {folder} board, write: {phrase}
 Put a note on {folder} that says {phrase}.
 pinned=yes|done
-The note is on the {folder} board ({pinned}).
 
 library_card_of member_file
 The file of a member
@@ -429,7 +392,6 @@ Who is member {top}?
 Open the file of member number {top}.
 Whose number is {top}?
 member=person since=2001..2024
-Member {top} is {member}, since {since}.
 
 stay_plan keep_room room_for
 Keeps a room at an inn
@@ -437,7 +399,6 @@ work day goal_day
 Keep a room at {work} from {day} to {goal_day}.
 I will stay at {work}, {day} until {goal_day}.
 room=code
-Your room at {work} is {room}.
 
 pick_between in_range choose_number
 Picks a number between two others
@@ -445,7 +406,6 @@ number other
 Pick a number between {number} and {other}.
 Anything from {number} to {other}, you choose.
 picked=number
-I picked {picked}.
 
 size_up shape_index body_shape
 Works out an index of two measures
@@ -453,7 +413,6 @@ number other
 What is the index for {number} and {other}?
 Index of {number} wide and {other} high, please
 index=decimal
-The index is {index}.
 
 chore_add put_on_list list_chore
 Puts something on the list of chores
@@ -461,7 +420,6 @@ phrase degree?
 Put {phrase} on the list of chores[, {degree} urgency].
 I still have to {phrase}, put that on my list[ as {degree}].
 chore=1..90
-It is on your list as number {chore}.
 
 ring_up phone_call dial
 Calls somebody
@@ -469,7 +427,6 @@ person hour?
 Call {person}[ at {hour}].
 Ring up {person}[ at {hour}] please
 line=busy|connected|no answer
-Calling {person}: {line}.
 
 phone_book contact_card number_of
 Phone number of a person
@@ -477,7 +434,6 @@ person
 What is the phone number of {person}?
 How can I reach {person} by phone?
 phone=555-0142|555-0177|020 1234|071 8890
-The number of {person} is {phone}.
 
 birthday_of person_facts age_of
 The birthday of a person
@@ -485,7 +441,6 @@ person
 When was {person} born?
 I forgot the birthday of {person}.
 born=3 May 1980|19 July 1992|8 March 1975|30 April 2001
-{person} was born on {born}.
 
 look_into encyclopedia facts_about
 Facts about a topic
@@ -494,7 +449,6 @@ Find something about {topic}[, at most {top} results].
 I want to read about {topic}[, only {top} articles].
 What is known about {topic}?
 found=12 articles|an article by Ida Holm|3 books|nothing new
-I found {found} about {topic}.
 
 headline_feed press_search papers_say
 Headlines about a topic
@@ -502,7 +456,6 @@ topic day?
 What do the papers say about {topic}[ on {day}]?
 Any headlines about {topic}[ from {day}]?
 headline=New rules agreed|Record year|Experts disagree|Prices fall again
-The papers say: {headline}.
 
 library_shelf find_book book_lookup
 Looks for a book
@@ -510,7 +463,6 @@ work
 Do you have the book {work}?
 Is {work} on the shelf?
 shelf=B12|C7|A3|lent out
-{work}: {shelf}.
 
 film_times cinema_list showings
 When a film is shown
@@ -518,7 +470,6 @@ work place? day?
 When is {work} shown[ in {place}][ on {day}]?
 I'd like to see {work}[ in {place}][ on {day}].
 shown=hour hall=1..9
-{work} is shown at {shown} in hall {hall}.
 
 play_album start_music tune_in
 Plays music
@@ -526,7 +477,6 @@ work degree?
 Put {work} on[ with {degree} volume].
 I want to hear {work}[, volume {degree}]
 playing=started|queued
-{work} is {playing}.
 
 say_in to_language put_into
 Says a phrase in another language
@@ -535,7 +485,6 @@ How do I say {phrase} in {tongue}?
 Put this into {tongue}: {phrase}
 Say {phrase} in {tongue}
 said=qeso miru|tavi lon deka|hal mirin|sotu vena|ek lomi dar
-In {tongue}: {said}.
 
 word_meaning gloss lexicon
 What a word means
@@ -543,7 +492,6 @@ word
 What does the word {word} mean?
 Explain {word} to me.
 meaning=a kind of plant|quick and lively|a safe place|a book of accounts
-{word} means: {meaning}.
 
 same_sense synonym_for other_words
 Words with the same meaning
@@ -551,7 +499,6 @@ word top?
 Give me another word for {word}[, {top} at most].
 What can I say in place of {word}?
 words=calm, quiet|field, lawn|fast, lively
-Other words for {word}: {words}.
 
 count_letters letter_count textLength
 Counts the letters of a text
@@ -559,14 +506,12 @@ phrase
 How many letters has {phrase}?
 Count the letters of: {phrase}
 letters=5..40
-It has {letters} letters.
 
 upper_case shout capitals
 Writes a text in capital letters
 phrase
 Write {phrase} in capital letters.
 capitals=upper
-{capitals}
 
 row_count count_rows rows_in
 Number of rows in a table
@@ -574,7 +519,6 @@ table
 How many rows has the table {table}?
 Count the entries of {table}.
 rows=3..5000
-The table {table} has {rows} rows.
 
 run_select ask_table table_reader
 Runs a statement on the tables
@@ -583,7 +527,6 @@ Run {statement}
 Execute this for me: {statement}
 What does `{statement}` give?
 rows=number
-The statement gives {rows}.
 
 average_of mean_value column_mean
 The mean of a column
@@ -591,7 +534,6 @@ table column
 What is the average {column} in {table}?
 Give me the mean of {column} over all {table}.
 mean=decimal
-The average {column} is {mean}.
 
 show_file open_document cat_file
 Shows what is in a file
@@ -600,7 +542,6 @@ What is in {file}?
 Open {file} and tell me what it says.
 Let me see {file}
 holds=milk, bread, tea|Dear Ida, come soon|Draft 3|total 420
-{file} says: {holds}
 
 move_file shift_document relocate
 Moves a file into a folder
@@ -608,7 +549,6 @@ file folder
 Move {file} to {folder}.
 {file} belongs into the folder {folder}.
 moved=ok|moved
-{file} is now in {folder} ({moved}).
 
 erase_file remove_document bin_it
 Deletes a file
@@ -616,7 +556,6 @@ file
 Delete {file}.
 Throw {file} away, please.
 erased=yes|deleted
-{file} is deleted ({erased}).
 
 folder_list what_is_in list_directory
 The files of a folder
@@ -624,7 +563,6 @@ folder
 Which files are in {folder}?
 List what {folder} holds.
 files=plan.txt, menu.pdf|poem.md|photo.png, list.csv|none
-In {folder} there are: {files}.
 
 store_note jot_down keep_note
 Keeps a note in a file
@@ -632,7 +570,6 @@ phrase file?
 Note this[ in {file}]: {phrase}
 Write down[ into {file}] {phrase}
 kept=yes|saved
-The note is {kept}.
 
 print_out make_copies copy_shop
 Prints a file
@@ -640,7 +577,6 @@ file count?
 Print {file}[ {count} times].
 I need {file} on paper[, {count} copies].
 job=code
-{file} is printing as job {job}.
 
 switch_device power_switch toggle_appliance
 Switches a device
@@ -649,7 +585,6 @@ I want the {device} {on}.
 Turn {on} the {device}, please.
 Could the {device} be {on}?
 now=ok|done
-The {device} is {on} ({now}).
 
 warm_up heat_set thermostat_to
 Heats to some degrees
@@ -657,7 +592,6 @@ number place?
 Heat to {number} degrees.
 I want it {number} degrees warm in here.
 heating=on|set
-The heating is {heating}, {number} degrees.
 
 lamp_hue light_tint tint_lamp
 The colour of a lamp
@@ -665,7 +599,6 @@ device hue
 Make the {device} {hue}.
 I want {hue} light from the {device}
 lamp=ok|done
-The {device} is {hue} now ({lamp}).
 
 cook_with dish_idea what_to_cook
 A dish with some food
@@ -673,7 +606,6 @@ food people? meal?
 What can I cook with {food}[ for {people}]?
 I have {food} at home, any idea[ for {meal}]?
 dish=soup|a warm salad|a pie|curry minutes=10..80
-You can make {dish} in {minutes} minutes.
 
 food_energy calorie_info nutrition
 The energy in food
@@ -681,7 +613,6 @@ food number
 How many calories are in {number} grams of {food}?
 I ate {number} g of {food}, how much energy is that?
 kcal=20..900
-{number} g of {food} have {kcal} kcal.
 
 coffee_order brew barista
 Makes a coffee
@@ -689,7 +620,6 @@ size flag? degree?
 Make me a {size} coffee[, quickly{flag}][, {degree} strength].
 A {size} coffee[, {degree}] please
 ready_in=2..9
-Your {size} coffee is ready in {ready_in} minutes.
 
 gym_log log_run walk_log
 Writes down a walk
@@ -697,7 +627,6 @@ number speed? day?
 I walked {number} km[ on {day}].
 Log a walk of {number} km[ on {day}][, {speed} pace].
 total_km=10..400
-Noted; you have walked {total_km} km so far.
 
 balance_of account_state purse
 The money on an account
@@ -705,7 +634,6 @@ code
 How much money is on account {code}?
 What is the balance of {code}?
 balance=decimal
-There are {balance} on {code}.
 
 pay_to wire_money pay_person
 Pays money to somebody
@@ -713,21 +641,18 @@ person money phrase?
 Pay {money} to {person}[ with the note {phrase}].
 I owe {person} {money}, please pay it[, note: {phrase}].
 payment=code
-Paid {money} to {person} (payment {payment}).
 
 loan_cost monthly_rate instalment
 What a loan costs a month
 money share span
 I borrow {money} at {share} percent for {span} years, what do I pay a month?
 monthly=decimal
-You pay {monthly} a month.
 
 share_price paper_value market_value
 What a share costs
 code day?
 What is the share {code} worth[ on {day}]?
 worth=decimal
-{code} is worth {worth}.
 
 meet_room hall_free hire_hall
 Hires a hall
@@ -735,7 +660,6 @@ place day people?
 Hire a hall in {place} on {day}[ for {people} people].
 Is there a free hall in {place} on {day}[, {people} people]?
 hall=Blue Hall|Room 4|Great Hall|none
-The hall is: {hall}.
 
 ticket_new raise_case report_fault
 Reports a fault
@@ -743,7 +667,6 @@ phrase degree?
 Report a fault[ with {degree} urgency]: {phrase}
 Something is wrong: {phrase}. Open a case[, urgency {degree}].
 case=code
-Your case is {case}.
 
 case_state ticket_info follow_up
 How a case stands
@@ -751,7 +674,6 @@ code extra?
 How does the case {code} stand[, in full{extra}]?
 Any progress with {code}[? Tell me everything{extra}]
 state=open|waiting|solved|closed
-The case {code} is {state}.
 
 hire_car rent_car car_hire
 Rents a car
@@ -759,7 +681,6 @@ place span size?
 Rent a [{size} ]car in {place} for {span} days.
 I need a [{size} ]car for {span} days in {place}.
 car=code a_day=decimal
-Car {car} costs {a_day} a day.
 
 doctor_slot clinic_visit see_doctor
 A visit at the doctor's
@@ -767,7 +688,6 @@ person day hour?
 I want to see {person} on {day}[ at {hour}].
 Get me a visit with {person} on {day}[, at {hour} if possible].
 visit_at=hour
-Your visit with {person} is at {visit_at}.
 
 random_pick lucky_number draw_number
 Draws a number
@@ -775,7 +695,6 @@ top
 Draw a number up to {top}.
 Pick any number, at most {top}
 drawn=1..30
-The number is {drawn}.
 
 joke_about funny_line amuse
 Tells a joke
@@ -783,7 +702,6 @@ topic?
 Tell me a joke[ about {topic}].
 Make me laugh[ with something on {topic}].
 joke=Why did it stop? It was tired.|It went flat.|Two walked in, one ran out.
-{joke}
 """)
 
 OPENERS = (

@@ -31,7 +31,7 @@ class SmolLM2Tools(FineTuned):
     """SmolLM2-135M-Instruct that calls tools, also those that it has never seen: `smollm2`, fine-tuned on this machine in minutes."""
 
     name = "smollm2-tools"
-    peak_rate = 5e-4
+    peak_rate = 4e-4
     warm_up = 4
     frozen = 15
 
