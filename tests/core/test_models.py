@@ -217,10 +217,10 @@ def test_folders_and_ids_are_left_alone(hub: Hub, tmp_path: Path) -> None:
     [
         (
             "starterr",
-            "model starterr: no such recipe or folder; did you mean 'starter'. Name a recipe (calculator, starter",
+            "model starterr: no such recipe or folder; did you mean 'starter'. Name a recipe (calculator, gguf, smollm2",
         ),
         ("gpt2", "in the form owner/name, such as openai-community/gpt2."),
-        ("my model", "model my model: no such recipe or folder. Name a recipe (calculator, starter"),
+        ("my model", "model my model: no such recipe or folder. Name a recipe (calculator, gguf, smollm2"),
         ("./nowhere", "model ./nowhere: no such folder."),
         ("a/b/c", "model a/b/c: no such folder."),
         (__file__, f"model {__file__}: is not a directory."),

@@ -130,7 +130,7 @@ class Tools:
             function = {k: tool[k] for k in ("description", "parameters") if tool.get(k) is not None}
             found = self._own(Own("tool_search", "tool_search"), function)
         else:
-            if kind in _HOSTED or kind == "tool_search":
+            if str(kind) in _HOSTED or kind == "tool_search":
                 faults.hosted(f"{at}.type", str(kind))
             else:
                 faults.parameter(f"{at}.type", kind)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ajet_local.trainer import LocalTrainer
 
 KEEP_EVERY = 20.0
-"""Seconds of training that an interruption costs at most, for models whose checkpoint takes up to a twentieth of that."""
+"""Seconds of training that an interruption costs at most, for models whose checkpoint is written within a second."""
 TASKS_FILE = "tasks.txt"
 """File in the model's folder with all tasks that training has seen, one per line, sorted."""
 
@@ -38,9 +38,9 @@ class Kept:
             return 0
 
     def keep(self, position: int) -> None:
-        """Write a checkpoint if the last one is `KEEP_EVERY` old, and 20 times as old as it took to write."""
+        """Write a checkpoint if the last one is `KEEP_EVERY` old, or as many times as old as the seconds that it took to write."""
         begun = time.monotonic()
-        if begun - self._written >= max(KEEP_EVERY, 20 * self._took):
+        if begun - self._written >= KEEP_EVERY * max(1.0, self._took):
             write_checkpoint(self._folder, position, self._save, {}, keep_last=1)
             self._written = time.monotonic()
             self._took = self._written - begun
