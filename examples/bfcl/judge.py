@@ -21,6 +21,8 @@ def judge(task: Any, output: Any) -> float:
         calls = decoded(output.response)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # whatever a model may write
         return 0.0
+    if not calls:  # each question wants one
+        return 0.0
     check, python = checker()
     found = check(functions, calls, [answer], python, task.metadata["category"], "any")
     return float(found["valid"])
