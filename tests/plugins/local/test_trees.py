@@ -303,6 +303,25 @@ def test_the_block_mask_for_gpus_gives_the_same_attention(seed):
     torch.testing.assert_close(of_mask, of_blocks)
 
 
+def test_attention_in_bfloat16_is_rounded_once():
+    layout = TreeLayout(pack(random_forest(2, rows=25, longest=120)).parents)
+    assert len(layout.rectangles) > 5, "results are merged"
+    given = torch.randn(
+        4, 1, 2, len(layout.parents), 8, generator=torch.Generator().manual_seed(0)
+    ).bfloat16()
+
+    def attended(dtype):
+        *leaves, weights = [x.to(dtype).requires_grad_() for x in given]
+        out = _TreeAttention.apply(*leaves, layout, 0.3)
+        out.backward(weights)
+        return out, [leaf.grad for leaf in leaves]
+
+    (out, gradients), (exact, right) = attended(torch.bfloat16), attended(torch.float32)
+    torch.testing.assert_close(out, exact.bfloat16(), rtol=0, atol=0)
+    for found, expected in zip(gradients, right, strict=True):
+        assert (found.float() - expected).abs().max() <= 2**-8 * expected.abs().max()
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_block_mask_computes_no_more_blocks_than_one_made_from_all_pairs(seed):
     layout = TreeLayout(pack(random_forest(seed, rows=25, longest=300)).parents)
