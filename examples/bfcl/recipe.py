@@ -9,6 +9,7 @@ from agent import prompt
 from questions import gold, questions
 
 from ajet_local.fine_tuned import FineTuned
+from ajet_local.smollm2.recipe import SmolLM2
 from ajet_local.starter.transcripts import Transcript
 
 BATCH = 8
@@ -18,6 +19,7 @@ class Caller(FineTuned):
     """SmolLM2-135M-Instruct after one pass over the right calls of the part ``examples``."""
 
     name = "bfcl-caller"
+    base = SmolLM2
     peak_rate = 2e-4
     frozen = 15
 

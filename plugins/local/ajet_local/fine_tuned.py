@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ajet import Recipe
-from ajet_local.smollm2.recipe import SmolLM2
 
 if TYPE_CHECKING:
     from ajet.backbones import Batch, Chat, Sample
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 class FineTuned(Recipe):
     """A model fine-tuned on `chats`. Equal seeds give the same weights on one machine; an interrupted build is continued."""
 
-    base: ClassVar[type[Recipe]] = SmolLM2
+    base: ClassVar[type[Recipe]]
     """The recipe whose model is fine-tuned."""
     peak_rate: ClassVar[float] = 5e-5
     lowest_rate: ClassVar[float] = 0.1

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ajet_local.fine_tuned import FineTuned
+from ajet_local.smollm2.recipe import SmolLM2
 
 if TYPE_CHECKING:
     from ajet.backbones import Chat, Sample
@@ -31,6 +32,7 @@ class SmolLM2Tools(FineTuned):
     """SmolLM2-135M-Instruct that calls tools, also those that it has never seen: `smollm2`, fine-tuned on this machine in minutes."""
 
     name = "smollm2-tools"
+    base = SmolLM2
     peak_rate = 4e-4
     warm_up = 4
     frozen = 15
