@@ -21,6 +21,7 @@ SUMS: dict[str, object] = {"task.reader": "tasks.jsonl", "task.validation": "tas
 JOBS: dict[str, dict[str, object]] = {
     "frozenlake/job.yaml": {},
     "countdown/job.yaml": {},
+    "bfcl/job.yaml": {"task.reader.count": 4},
     "learn_to_ask/job.yaml": {},
     "rubric/job.yaml": {},
     "math_code/job.yaml": {},
@@ -45,6 +46,7 @@ NEEDED = {
     "agentscope.credential": ("agentscope", "apps", "werewolves"),
     "agents": ("openai_agents", "math_code"),
     "autogen_agentchat": ("autogen",),
+    "bfcl_eval": ("bfcl",),
     "gymnasium": ("frozenlake",),
     "langgraph": ("langgraph", "countdown", "search"),
 }
