@@ -14,9 +14,9 @@ import argparse
 import asyncio
 import json
 import random
-import statistics
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,18 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     rounds = parser.parse_args(arguments).rounds
     torch.set_num_threads(1)
     model = make_model()
-    ours, theirs = asyncio.run(groups(model, rounds))
-    tokens = GROUPS * MEMBERS * COMPLETION
-    for name, seconds in (("ajet", ours), ("Hugging Face generate", theirs)):
-        rate = tokens / statistics.median(seconds)
-        print(f"{name:22} {rate:8,.0f} tokens per CPU second (best {tokens / min(seconds):,.0f})")
+    work = Requests(GROUPS, MEMBERS, PROMPT, COMPLETION)
+    ours, theirs = asyncio.run(alternate(model, work, rounds))
+    show(work, ours, theirs)
     computed, unique, passes = asyncio.run(conversations(model))
     print(
         f"{CONVERSATIONS} conversations: {computed:,} tokens computed in {passes:,} passes, {unique:,} unique"
     )
-    # Rounds are compared one by one, because the machine's other load changes between them.
-    ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
-    figures = {"generation_ratio_hf": ratio, "prefilled_ratio_unique": computed / unique}
+    figures = {"generation_ratio_hf": ratio(ours, theirs), "prefilled_ratio_unique": computed / unique}
     figures = {name: round(value, 4) for name, value in figures.items()}
     print(json.dumps(figures))
     return figures
@@ -71,39 +67,80 @@ def make_model() -> Any:
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
 
 
-async def groups(model: Any, rounds: int) -> tuple[list[float], list[float]]:
-    """CPU seconds of each round: ours, and those of `generate`. The first round is not counted."""
-    engine = LocalEngine(model, None)
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """``groups`` random prompts of ``prompt`` tokens, each for ``members`` answers of ``completion`` tokens, all at once."""
+
+    groups: int
+    members: int
+    prompt: int
+    completion: int
+
+    @property
+    def tokens(self) -> int:
+        """Sampled tokens."""
+        return self.groups * self.members * self.completion
+
+
+async def alternate(model: Any, work: Requests, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of each round, of CPU and of wall clock, float64[rounds, 2]: ours, and those of `generate`, in which the model must not
+    end an answer by itself. The first round is not counted."""
+    engine = LocalEngine(model, None, max_batch=max(64, work.groups * work.members))
     await engine.start()
+    vocabulary = model.config.vocab_size
     ours, theirs = [], []
     for number in range(rounds + 1):
-        prompts = np.random.default_rng(number).integers(0, VOCABULARY, (GROUPS, PROMPT), dtype=np.int32)
+        prompts = np.random.default_rng(number).integers(
+            0, vocabulary, (work.groups, work.prompt), dtype=np.int32
+        )
         requests = [
-            GenerateRequest(prompt, Sampling(max_tokens=COMPLETION, seed=number * MEMBERS + member))
+            GenerateRequest(prompt, Sampling(max_tokens=work.completion, seed=number * work.members + member))
             for prompt in prompts
-            for member in range(MEMBERS)
+            for member in range(work.members)
         ]
-        started = time.process_time()
+        started = clocks()
         answers = await asyncio.gather(*map(engine.generate, requests))
-        ours.append(time.process_time() - started)
+        ours.append(clocks() - started)
         engine.version += 1
-        ids = torch.from_numpy(prompts.repeat(MEMBERS, axis=0)).long()
-        started = time.process_time()
-        generated = generate(model, ids)
-        theirs.append(time.process_time() - started)
-        assert all(len(answer.token_ids) == COMPLETION for answer in answers)
-        assert generated.shape == (GROUPS * MEMBERS, PROMPT + COMPLETION)
+        ids = torch.from_numpy(prompts.repeat(work.members, axis=0)).long()
+        started = clocks()
+        generated = generate(model, ids, work.completion)
+        theirs.append(clocks() - started)
+        assert all(len(answer.token_ids) == work.completion for answer in answers)
+        assert generated.shape == (work.groups * work.members, work.prompt + work.completion)
     await engine.close()
-    return ours[1:], theirs[1:]
+    return np.array(ours[1:]), np.array(theirs[1:])
+
+
+def clocks() -> np.ndarray:
+    """float64[2]: the seconds of this process on CPUs, and those of wall clock."""
+    return np.array([time.process_time(), time.perf_counter()])
+
+
+def show(work: Requests, ours: np.ndarray, theirs: np.ndarray) -> None:
+    """Print the speed of both sides."""
+    for name, seconds in (("ajet", ours), ("Hugging Face generate", theirs)):
+        cpu, wall = work.tokens / np.median(seconds, axis=0)
+        best = work.tokens / seconds[:, 0].min()
+        print(
+            f"{name:22} {cpu:8,.0f} tokens per CPU second (best {best:,.0f}), {wall:,.0f} per second",
+            flush=True,
+        )
+
+
+def ratio(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """How many times as fast we are, in CPU time. Rounds are compared one by one, because the machine's other load changes between
+    them."""
+    return float(np.median(theirs[:, 0] / ours[:, 0]))
 
 
 @torch.no_grad()
-def generate(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Hugging Face's plain sampling: int64[B, T]."""
+def generate(model: Any, ids: torch.Tensor, tokens: int) -> torch.Tensor:
+    """Hugging Face's plain sampling of so many tokens: int64[B, T]."""
     sampled: torch.Tensor = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
-        max_new_tokens=COMPLETION,
+        max_new_tokens=tokens,
         do_sample=True,
         temperature=1.0,
         top_k=0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 from grpo_work import reward
 from openai import AsyncOpenAI
@@ -16,15 +18,20 @@ SDK = AsyncOpenAI(base_url=BASE_URL, api_key="none")
 
 async def raw(task: Task) -> WorkflowOutput:
     """A call through httpx."""
-    body = {"model": "m", "messages": [{"role": "user", "content": task.query}]}
+    body = {"model": "m", "messages": messages(task)}
     answer = (await HTTP.post(f"{BASE_URL}/chat/completions", json=body)).json()
     return judged(task, answer["choices"][0]["message"]["content"] or "")
 
 
 async def sdk(task: Task) -> WorkflowOutput:
     """A call through the OpenAI SDK."""
-    answer = await SDK.chat.completions.create(model="m", messages=[{"role": "user", "content": task.query}])
+    answer = await SDK.chat.completions.create(model="m", messages=messages(task))
     return judged(task, answer.choices[0].message.content or "")
+
+
+def messages(task: Task) -> list[Any]:
+    """The chat that the model answers."""
+    return [*task.metadata.get("shown", ()), {"role": "user", "content": task.query}]
 
 
 def judged(task: Task, answer: str) -> WorkflowOutput:

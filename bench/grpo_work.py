@@ -27,7 +27,8 @@ SUMS = [(a, b) for a in range(5) for b in range(5)]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """``folder`` has ``model``, ``tasks.jsonl`` (id, query, answer) and these settings as ``work.json``."""
+    """``folder`` has ``model``, ``tasks.jsonl`` (id, query, answer, and ``shown``: messages before the query) and these settings as
+    ``work.json``."""
 
     folder: str
     max_tokens: int
@@ -37,12 +38,20 @@ class Work:
     adam_epsilon: float = 1e-8
     clip: float = 0.2
     max_grad_norm: float = 1.0
+    dtype: str = "float32"
+    """The type of computations; weights are float32."""
+    rows: int = 64
+    """Rows of one forward pass of TRL."""
 
     def write(self, model: Any, tokenizer: Any, tasks: list[dict[str, Any]]) -> None:
         """Fill the folder."""
+        model.save_pretrained(f"{self.folder}/model")
+        tokenizer.save_pretrained(f"{self.folder}/model")
+        self.write_tasks(tasks)
+
+    def write_tasks(self, tasks: list[dict[str, Any]]) -> None:
+        """Fill the folder, which has the model."""
         folder = Path(self.folder)
-        model.save_pretrained(folder / "model")
-        tokenizer.save_pretrained(folder / "model")
         (folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
         (folder / "work.json").write_text(json.dumps(asdict(self)))
 

@@ -335,6 +335,7 @@ def train(work: Work, agent: str, clock: Clock, steps: int, seed: int) -> None:
         "run.seed": seed,
         "backbone.local.threads": 1,
         "backbone.local.device": "cpu",
+        "backbone.local.dtype": work.dtype,
     }
     layers = Layers()
     for key, value in values.items():

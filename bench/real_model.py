@@ -2,6 +2,7 @@
 
     python bench/real_model.py --seed 0           # reinforcement learning on three public tasks: held-out reward before and after
     python bench/real_model.py --tools            # smollm2-tools on tools that it has never seen, three seeds
+    python bench/real_model.py --speed            # sampling beside Hugging Face's generate, a step and its update beside TRL's
 
 Last line: one JSON object.
 """
@@ -30,7 +31,13 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, help="train the public tasks with this seed")
     what.add_argument("--tools", action="store_true", help="calls of tools never seen")
+    what.add_argument("--speed", action="store_true", help="speed beside generate and TRL")
     options = parser.parse_args()
+    if options.speed:
+        import speed_of_smollm2  # says how many threads there are before torch is imported
+
+        speed_of_smollm2.main([])
+        return
     print(json.dumps(tools() if options.tools else {"tasks": public(options.seed)}))
 
 

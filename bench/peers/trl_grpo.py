@@ -36,7 +36,7 @@ def train(folder: Path, seed: int, out: Any) -> None:
     """Train until the input ends."""
     work = json.loads((folder / "work.json").read_text())
     tasks = [json.loads(line) for line in (folder / "tasks.jsonl").read_text().splitlines()]
-    prompts = [[{"role": "user", "content": task["query"]}] for task in tasks]
+    prompts = [[*task.get("shown", ()), {"role": "user", "content": task["query"]}] for task in tasks]
     rows = {"prompt": prompts, "answer": [task["answer"] for task in tasks]}
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     steps = StepByStep(out)
@@ -75,10 +75,11 @@ def config(work: dict[str, Any], seed: int, folder: Path) -> GRPOConfig:
         output_dir=str(folder / "trl"),
         seed=seed,
         use_cpu=True,
-        bf16=False,
+        bf16=work["dtype"] == "bfloat16",
         gradient_checkpointing=False,
         max_steps=FOREVER,
-        per_device_train_batch_size=work["groups"] * work["members"],
+        per_device_train_batch_size=work["rows"],
+        gradient_accumulation_steps=work["groups"] * work["members"] // work["rows"],
         num_generations=work["members"],
         max_completion_length=work["max_tokens"],
         loss_type="grpo",
