@@ -22,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 NAMES = (
     "word_problems",
     "bfcl",
+    "sqlite_agent",
     "countdown",
     "frozenlake",
     "apps",
