@@ -21,7 +21,7 @@ CALL_TOKENS, ANSWER_TOKENS = 96, 64
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a request. Without a right tool there are no right arguments and no answer."""
+    """What the model did with a request. If it calls a wrong tool, its arguments and its answer count as wrong, too."""
 
     request: Request
     said: str

@@ -1,6 +1,6 @@
 """Tools, requests and results that the recipe smollm2-tools has never seen, as agents in use have them; written by hand.
 
-Names of tools and parameters, and the wording of requests, are others than in the recipe (`tests/bench/test_unseen_tools.py`).
+Names of tools and parameters, and the wording of requests, are others than in the recipe (`tests/plugins/local/test_smollm2_tools.py`).
 """
 
 from __future__ import annotations
@@ -558,7 +558,7 @@ tool(
 )
 
 TRIED = len(REQUESTS)
-"""The requests up to here were looked at while the recipe was made, those after it only when it was done."""
+"""The author of the recipe read the model's errors on the requests up to here again and again, and on those after it once."""
 
 tool(
     "reset_password",

