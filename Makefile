@@ -190,9 +190,8 @@ docs: $(DOCS_INSTALLED) ## the documentation site, in build/site; a broken link 
 wheels: .venv-build/.installed ## wheels and source distributions of the last commit, in dist/; the version comes from the newest tag
 	.venv-build/bin/python tools/release.py
 
-check-wheels: wheels $(ALL_INSTALLED) ## each wheel alone in an empty environment, with an SBOM in dist/sbom; then the README's ten lines
+check-wheels: wheels $(ALL_INSTALLED) ## each wheel alone in an empty environment, with an SBOM in dist/sbom (ARGS="ajet-plugin-langgraph")
 	.venv/bin/python tools/wheels_alone.py $(ARGS)
-	.venv/bin/python bench/from_wheels.py
 
 bench: $(INSTALLED) ## does it learn, and is it learning? one JSON object at the end
 	.venv/bin/python $(SAVED) bench/learning.py $(ARGS)

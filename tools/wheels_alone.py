@@ -2,8 +2,10 @@
 
     python tools/wheels_alone.py [ajet-plugin-langgraph ...]
 
-A wheel passes if its requirements agree, its packages are imported, and `ajet plugins` lists its plugins. dist/sbom/ then
-holds one CycloneDX file for each, with the versions that were installed. The last line is one JSON object.
+A wheel passes if its requirements agree, its packages are imported, `ajet --help`, `ajet plugins` and `ajet doctor` work, and a
+workflow runs on scripted answers. What needs a model's tokenizer or a trainer, `ajet check` and `ajet run`, works or says in one line
+what to install. dist/sbom/ then holds one CycloneDX file for each wheel, with the versions that were installed. The last line is one
+JSON object.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -24,6 +27,38 @@ ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 APART = ("ajet-plugin-verl",)
 """What needs other versions than constraints.txt names. Only torch is pinned there, so that its CPU build is found."""
+JOB = {
+    "agent.py": """
+import ajet
+import httpx
+
+
+class Questions(ajet.Reader):
+    name = "questions"
+
+    def tasks(self):
+        yield ajet.Task("sum", "What is 2 + 3?", metadata={"answer": "5"})
+
+
+async def run(task):
+    ask = {"model": "any", "messages": [{"role": "user", "content": task.query}]}
+    async with httpx.AsyncClient() as client:
+        answer = await client.post("https://api.example.com/v1/chat/completions", json=ask)
+    return answer.json()["choices"][0]["message"]["content"]
+
+
+def judge(task, output):
+    return float(output.response == task.metadata["answer"])
+""",
+    "answers.yaml": '- say: "5"\n',
+    "job.yaml": """
+workflow: agent.py:run
+judge: agent.py:judge
+task: {reader: {type: agent.py:Questions}}
+backbone: {name: local, debug: {answers: {type: script, path: answers.yaml}, group_size: 1}}
+""",
+}
+"""An agent that needs no plugin."""
 VARIABLES = {**{k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}, "OPENAI_API_KEY": "unset"}
 
 
@@ -70,13 +105,13 @@ class Environment:
         """What is installed, in MiB."""
         return sum(path.lstat().st_size for path in self.folder.rglob("*") if path.is_file()) / 2**20
 
-    def run(self, *command: str) -> str:
-        """The output of a program of the environment; raises `SystemExit` with it if the program fails."""
-        return run([str(self.folder / "bin" / command[0]), *command[1:]], VARIABLES, cwd=self.folder)
+    def run(self, *command: str, code: int = 0) -> str:
+        """The output of a program of the environment; raises `SystemExit` with it if the program ends with another code."""
+        return run([str(self.folder / "bin" / command[0]), *command[1:]], VARIABLES, self.folder, code)
 
 
-def run(command: list[str], variables: dict[str, str], cwd: Path | None = None) -> str:
-    """The output of a program; raises `SystemExit` with it if the program fails."""
+def run(command: list[str], variables: dict[str, str], cwd: Path | None = None, code: int = 0) -> str:
+    """The output of a program; raises `SystemExit` with it if the program ends with another code."""
     done = subprocess.run(
         command,
         env=variables,
@@ -86,7 +121,7 @@ def run(command: list[str], variables: dict[str, str], cwd: Path | None = None) 
         stderr=subprocess.STDOUT,
         text=True,
     )
-    if done.returncode:
+    if done.returncode != code:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}")
     return done.stdout
 
@@ -100,9 +135,29 @@ def check(name: str, wheel: Path, environment: Environment) -> dict[str, Any]:
     listed = environment.run("ajet", "plugins")
     if f" {name} " not in f"{listed} ".replace("\n", " ") or "broken" in listed:
         raise SystemExit(f"{name}: its plugins are missing or broken:\n{listed}")
+    use(name, environment, listed)
     megabytes = environment.megabytes()
     bill(name, environment)
     return {"megabytes": round(megabytes, 1), "seconds": round(time.monotonic() - started, 1)}
+
+
+def use(name: str, environment: Environment, listed: str) -> None:
+    """Run the commands that a newcomer begins with; ``listed`` is what `ajet plugins` prints."""
+    for file, text in JOB.items():
+        (environment.folder / file).write_text(text, encoding="utf-8")
+    environment.run("ajet", "--help")
+    environment.run("ajet", "doctor")
+    scripted = environment.run("ajet", "run", "job.yaml", "--backbone", "debug")
+    if "pass" not in scripted:
+        raise SystemExit(f"{name}: a workflow on scripted answers does not pass:\n{scripted}")
+    able = re.search(r"^backbone +local ", listed, re.MULTILINE)
+    commands = [["check", "job.yaml", "--answers", "answers.yaml", "--model", "calculator"]]
+    if not able:  # training is checked by bench/from_wheels.py
+        commands.append(["run", "job.yaml"])
+    for command in commands:
+        told = environment.run("ajet", *command, code=0 if able else 2).strip()
+        if not able and ("\n" in told or "pip install 'ajet[local]'" not in told):
+            raise SystemExit(f"{name}: `ajet {command[0]}` does not say in one line what to install:\n{told}")
 
 
 def packages(wheel: Path) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +30,9 @@ from ajet.job.config import Layers
 from ajet.job.prepare import build_service
 from ajet.own_plugins import EXTRAS
 from ajet.plugins import Plugins, entry_points, load_plugins, validated
+from ajet.runs.runtime import own_engine
 from ajet.types import ConfigError
+from tests.patience import PATIENCE
 
 
 def judge_class(label: str) -> type[Judge]:
@@ -219,3 +223,39 @@ def test_the_core_brings_its_own_plugins_like_anyone() -> None:
         ("chat model", "openai"),
         ("chat model", "script"),
     } <= own
+
+
+def test_the_core_without_its_extras_imports_all_but_the_templates_engine() -> None:
+    """In a process that has none of the libraries that `ajet[chat]` and plugins bring."""
+    program = """
+import importlib, pkgutil, sys
+
+
+class Without:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {"jinja2", "jsonschema_rs", "PIL", "renderers", "tokenizers", "torch", "transformers"}:
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, Without())
+import ajet
+
+names = [m.name for m in pkgutil.walk_packages(ajet.__path__, "ajet.") if not m.name.endswith("__main__")]
+failed = []
+for name in names:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        failed.append(name)
+print(len(names), *failed)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    count, *failed = done.stdout.split()
+    assert int(count) > 200 and failed == ["ajet.chat.jinja"], (done.stdout, done.stderr)
+
+
+def test_a_model_without_an_engine_says_what_to_install() -> None:
+    with pytest.raises(
+        ConfigError, match=r"unknown engine 'local'.* It comes with pip install 'ajet\[local\]'\.$"
+    ):
+        own_engine(Plugins(), "debug")

@@ -13,16 +13,14 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import TemplateError
-
 from ajet.chat.encoding import ASKED, IMAGE, SAID, THOUGHT, Encoder, encodable
-from ajet.chat.jinja import ChatTemplate, compiled
 from ajet.chat.messages import images_of
 from ajet.chat.texts import common_start
 from ajet.types import AjetError, ConfigError
 from ajet.utils.suggest import nearest
 
 if TYPE_CHECKING:
+    from ajet.chat.jinja import ChatTemplate
     from ajet.chat.vision import Vision
 
 Message = Mapping[str, Any]
@@ -242,6 +240,14 @@ class Template:
         source = self.tokenizer.chat_template
         if not isinstance(source, str):
             return
+        try:  # here, because the core without `ajet[chat]` runs whatever renders no chat
+            from jinja2 import TemplateError
+
+            from ajet.chat.jinja import compiled
+        except ImportError as error:
+            raise AjetError(
+                f"rendering chats needs jinja2 ({error}). Install it: pip install 'ajet[chat]'."
+            ) from error
         try:
             self._compiled = compiled(source)
         except TemplateError:

@@ -331,12 +331,7 @@ def own_engine(plugins: Plugins, backbone: str) -> type[EnginePlugin]:
     Raises ConfigError if it is not installed."""
     by_backbone = {engine.backbone: engine for engine in _engines(plugins)}
     found = by_backbone.get(backbone) or by_backbone.get(DEFAULT_BACKBONE)
-    if found is None:
-        raise ConfigError(
-            f"the engine of the backbone {DEFAULT_BACKBONE} is not installed. Install ajet-plugin-{DEFAULT_BACKBONE}, or name "
-            "another engine in eval.engine."
-        )
-    return found
+    return found or plugins.get(EnginePlugin, DEFAULT_BACKBONE, "eval.engine")
 
 
 def _engines(plugins: Plugins) -> list[type[EnginePlugin]]:
