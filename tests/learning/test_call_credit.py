@@ -72,6 +72,24 @@ def test_with_the_credit_of_episodes_a_shared_call_has_the_mean_of_the_episodes_
     assert found[2] == pytest.approx([2 / 3 - 1 / 2, 1 - 1 / 2, 1 - 1 / 2])
 
 
+def test_parallel_calls_keep_their_rewards_in_forks_that_make_them_in_another_order() -> None:
+    """A has the reward 1, B none. ``calls`` are in the parent's order; the second fork made B first."""
+    both = [
+        of_group(
+            DrGRPO(),
+            [
+                Judged("p", 0.0, (0, 1, 2), call_rewards={0: 1.0}),
+                Judged("f", 0.0, calls, Fork("p", 2), call_rewards={calls[0]: 1.0}),
+                Judged("q", 0.0, (0, 1, 2)),
+            ],
+            credit="tree",
+            discount=0.5,
+        )
+        for calls in [(0, 1, 2), (1, 0, 2)]
+    ]
+    assert both[0] == both[1] and both[0][0][1] == 0
+
+
 @pytest.mark.parametrize(
     ("algorithm", "scale"),
     [

@@ -132,6 +132,13 @@ def test_value_halves_the_part_of_a_path_along_which_rewards_change_most() -> No
     )
 
 
+def test_value_counts_a_root_that_no_engine_answered_with_its_reward() -> None:
+    """Frozen models may solve an episode alone."""
+    alone, low, high = episode(0, [], 1.0), episode(1, reward=0.0), episode(2, reward=1.0)
+    assert forks([alone, low], where="value")[0][0] == "1" and forks([alone, low, high], where="value")
+    assert forks([episode(0, []), episode(1, [])], where="value") == []
+
+
 def test_a_fork_is_forked_only_from_its_own_calls() -> None:
     root = episode(0)
     child = episode(1, fork=Fork(root.id, 2))

@@ -17,7 +17,7 @@ from ajet.learning.algorithms import SDPO
 from ajet.learning.batch import Learning, build_batch
 from ajet.learning.self_teacher import SelfTeacher, with_feedback
 from ajet.plugins import load_plugins
-from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.episode import Episode, Fork, Plan
 from ajet.rollout.failures import Failure
 from ajet.tracker.call import Call
 from ajet.tracker.record import EpisodeRecord, as_ids, merging_key
@@ -232,6 +232,17 @@ def test_the_mean_is_over_the_tokens_that_have_a_teacher(chat: Chat) -> None:
     assert [found.batch.has_credit(by_episode[m]) for m in "012"] == [True, False, True]
     assert by_episode["0"].weights.max() == by_episode["2"].weights.max()
     assert found.batch.needs == {"teacher"} and found.batch.teacher_share == SDPO().teacher_share
+
+
+def test_a_fork_without_feedback_is_in_no_mean_though_its_parent_is(chat: Chat) -> None:
+    parent, fork = episode(chat, 0, "It is 5.", answers=("5", "Yes")), episode(chat, 1, answers=("5", "No"))
+    fork.record.calls[0].replayed, fork.record.calls[0].trained = True, False
+    fork.plan = replace(fork.plan, fork=Fork(parent.id, 1))
+    found = build_batch(
+        [parent, fork], Learning(SDPO()), mini_batches=1, learning_rate=1.0, seed="s", teacher=teacher(chat)
+    )
+    assert found is not None
+    assert [float(s.weights.sum()) for s in found.batch.samples] == [pytest.approx(1.0), 0.0]
 
 
 def test_an_algorithm_of_ones_own_can_have_the_teacher(chat: Chat) -> None:

@@ -383,10 +383,14 @@ def test_parallel_calls_are_found_by_their_requests_in_any_order(forked: Any) ->
         return "".join(await asyncio.gather(one("left", 0.3 * slow), one("right", 0.3 * (1 - slow))))
 
     runs = forked(in_parallel)
-    fork = runs.fork(2)
+    fork = runs.fork(3)
     assert fork.failure is None, fork.error
-    assert sum(call.replayed for call in fork.record.calls) == 2 and runs.asked == 2
+    assert sum(call.replayed for call in fork.record.calls) == 3 and runs.asked == 1
     assert own_tokens(fork) == fork.record.sampled_tokens
+    line = json.loads(json.dumps(episode_to_json(fork, phase="train", step=1)))
+    for record in (fork.record, episode_from_json(line, fork.plan).record):
+        assert [call.number for call in record.path] == [2, 3, 0, 1], "in the order of its parent"
+        assert Selection().learnable(fork).calls == [2, 3, 0, 1]  # type: ignore[union-attr]
 
 
 CODING_AGENT = """

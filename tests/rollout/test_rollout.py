@@ -7,15 +7,17 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import openai
 import pytest
 
-from ajet.interfaces.judge import Judge
+from ajet.interfaces.judge import FunctionJudge, GroupJudge, Judge
+from ajet.rollout.episode import Plan
 from ajet.rollout.summary import failures, summarize
 from ajet.testing import ScriptedEngine
-from ajet.types import ContractBroken, JudgeOutput
+from ajet.types import ContractBroken, JudgeOutput, Task
 from tests.engines import Meeting, Waiting
 
 CLIENT: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
@@ -123,6 +125,52 @@ def test_a_cancelled_sub_task_and_an_exit_fail_their_episodes_only(bench, tokeni
     assert failures(episodes) == {f"{whose}:Cancelled": 2, f"{whose}:RuntimeError": 1}
     said = {e.plan.task.id: e.error for e in episodes if e.failure}
     assert "awaited a task that was cancelled" in said["t1"] and "SystemExit: 3" in said["t3"]
+
+
+class Panic(BaseException):
+    """As pyo3_runtime.PanicException, pytest.fail and trio.Cancelled: no Exception."""
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+@pytest.mark.parametrize("error", [Panic, GeneratorExit])
+@pytest.mark.parametrize("whose", ["workflow", "judge", "group_judge", "judge_check"])
+def test_what_is_no_exception_fails_its_episode_only(
+    bench, tokenizer, whose: str, error: type[BaseException], is_async: bool
+) -> None:
+    def raising(part: str, result: Any) -> Any:
+        """A function that returns the result, or raises for the second task if its turn has come."""
+
+        def sync(task: Any, output: Any = None) -> Any:
+            if part == whose and task.id == "t1":
+                raise error("index out of bounds")
+            return result
+
+        async def also_async(task: Any, output: Any = None) -> Any:
+            return sync(task)
+
+        return also_async if is_async else sync
+
+    class Together(GroupJudge):
+        name = "together"
+        score_group = staticmethod(raising("group_judge", [JudgeOutput(1.0)]))
+
+    async def agent(task: Any) -> str:
+        said = await ask(task.query)
+        done = raising("workflow", said)(task)
+        return await done if is_async else done
+
+    judge = Together() if whose == "group_judge" else FunctionJudge(function=lambda task, output: 1.0)
+    if whose == "judge":
+        judge = FunctionJudge(function=raising("judge", 1.0))
+    rollout = bench(ScriptedEngine(tokenizer, echo)).rollout(agent, judge, judge_check_share=1.0)
+    rollout = replace(rollout, judge_check=FunctionJudge(function=raising("judge_check", 1.0)))
+    plans = [Plan(f"1.{g}/t{g}/0", f"{g}", Task(f"t{g}", f"question {g}"), 0, g) for g in range(3)]
+    episodes = asyncio.run(rollout.run(plans, lambda episode: None))
+    if whose == "judge_check":
+        assert [e.counters["judge_check_failed"] for e in episodes] == [0, 1, 0] and not failures(episodes)
+    else:
+        assert failures(episodes) == {f"{'judge' if 'judge' in whose else whose}:RuntimeError": 1}
+        assert f"{error.__name__}: index out of bounds" in episodes[1].error
 
 
 def test_a_retry_gets_a_fresh_instance_and_a_fresh_record(bench, tokenizer) -> None:

@@ -132,12 +132,14 @@ def expected(
 def _return(line: Mapping[str, Any], reward: float, place: int, discount: float) -> float:
     """What follows a call of an episode, by the call's place on the path; the reward alone after its end."""
     given = {int(number): value for number, value in line.get("call_rewards", {}).items()}
-    calls = [c for c in line["calls"] if "tokens" in c]
-    order = sorted(calls, key=lambda c: (not c["tokens"].get("replayed"), c["number"]))
+    calls = {c["number"]: c["tokens"] for c in line["calls"] if "tokens" in c}
+    order = sorted(calls, key=lambda n: (not calls[n].get("replayed"), calls[n].get("place", 0), n))
     if place >= len(order):
         return reward
-    numbers = sorted({*given, *(c["number"] for c in calls)})
-    after = [number for number in numbers if number >= order[place]["number"]]
+    # Parallel calls of a fork count in the order of its parent.
+    when = dict(zip(order, sorted(order), strict=True))
+    numbers = sorted({*given, *order}, key=lambda n: when.get(n, n))
+    after = numbers[numbers.index(order[place]) :]
     whole = math.fsum(discount**i * given.get(number, 0.0) for i, number in enumerate(after))
     return float(whole + discount ** (len(after) - 1) * reward)
 

@@ -326,6 +326,7 @@ class Asked:
             buffer = StreamBuffer(emit, index, reader, asked_stops)
         if isinstance(replayed, Call):
             call.generation, call.replayed, call.trained = replayed.generation, True, False
+            call.place = attempt.replay.places[replayed.number]
             attempt.replayed += len(call.generation.token_ids)
             if buffer:
                 for token in call.generation.token_ids.tolist():

@@ -26,18 +26,23 @@ class Diverged(Refused):
 
 
 class ForkReplay:
-    """The answers that a fork gets from its parent's ``record``: those of its first ``calls`` sampled calls, and what chat models
+    """The answers that a fork gets from its parent's ``record``: those of the first ``calls`` on its path, and what chat models
     of frozen targets answered before the last of them. With all of the parent's calls, any further request differs, too."""
 
     def __init__(self, record: EpisodeRecord, calls: int) -> None:
         self._is_whole = calls == len(record.calls)
-        last = record.asked[-1].number if self._is_whole else record.calls[calls - 1].number
-        answered = [e for e in record.asked if isinstance(e, Call) or e.answer is not None]
+        self.places = {call.number: place for place, call in enumerate(record.path[:calls])}
+        """The places on the parent's path of the calls whose answers the fork gets, by number."""
+        last = record.asked[-1].number if self._is_whole else max(self.places)
         self._left: dict[Hashable, list[Exchange]] = {}
-        for exchange in answered:
-            if exchange.number <= last:
+        self._later: set[Hashable] = set()
+        for exchange in record.asked:
+            if exchange.number in self.places or (
+                exchange.answer and not isinstance(exchange, Call) and exchange.number <= last
+            ):
                 self._left.setdefault(_identity(exchange), []).append(exchange)
-        self._later = {_identity(e) for e in answered if e.number > last}
+            elif isinstance(exchange, Call) or exchange.answer:
+                self._later.add(_identity(exchange))
         self._tools = record.tools
         self._sampled: set[int] = set()
         """The numbers of the fork's own calls."""

@@ -58,7 +58,7 @@ class Learnable:
     reward: float
     rewards: Mapping[str, float]
     calls: Sequence[int]
-    """The numbers of its calls that an engine answered, in their order, but those that a fork replayed first."""
+    """The numbers of its calls that an engine answered, in the order of `EpisodeRecord.path`."""
     lines: Sequence[Timeline]
     """The timelines to train: empty if filters left nothing."""
     sampled_tokens: int
@@ -123,7 +123,7 @@ class Selection:
             member=plan.member,
             reward=episode.reward,
             rewards=episode.rewards,
-            calls=[c.number for c in sorted(episode.record.calls, key=lambda c: (not c.replayed, c.number))],
+            calls=[c.number for c in episode.record.path],
             lines=lines,
             sampled_tokens=episode.record.sampled_tokens,
             call_tokens=sum(call.end.length for call in episode.record.trained_calls),
@@ -313,7 +313,8 @@ def _weights(
     weights: dict[OwnCall, float] = {}
     for (path, _), weight in zip(present, found, strict=True):
         for call in path:
-            weights[call] = weights.get(call, 0.0) + float(weight)
+            if call in tokens:
+                weights[call] = weights.get(call, 0.0) + float(weight)
     return weights, sum(float(weight) * count for weight, (_, count) in zip(found, present, strict=True))
 
 

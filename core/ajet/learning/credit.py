@@ -122,10 +122,13 @@ def call_advantages(
 
 def returns(episode: Judged, discount: float) -> Callable[[int, float], float]:
     """The return at each call of an episode, as a function of the call's place and the episode's reward, which is added to the
-    last call's: G_i = r_i + discount · G_{i+1}. After the last call it is the reward alone."""
+    last call's: G_i = r_i + discount · G_{i+1}. After the last call it is the reward alone. Parallel calls may have been made
+    in another order than a fork's parent made them, and count in the parent's."""
     found: dict[int, tuple[float, float]] = {}
     rewards, share = 0.0, 1.0
-    for back, number in enumerate(sorted({*episode.calls, *episode.call_rewards}, reverse=True)):
+    when = dict(zip(episode.calls, sorted(episode.calls), strict=True))
+    numbers = {*episode.calls, *episode.call_rewards}
+    for back, number in enumerate(sorted(numbers, key=lambda n: when.get(n, n), reverse=True)):
         factor = discount if back else 1.0
         rewards, share = episode.call_rewards.get(number, 0.0) + factor * rewards, factor * share
         found[number] = rewards, share

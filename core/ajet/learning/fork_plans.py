@@ -51,7 +51,7 @@ class _Leaf:
 
     @classmethod
     def of(cls, episode: Episode) -> _Leaf:
-        calls, fork = episode.record.calls, episode.plan.fork
+        calls, fork = episode.record.path, episode.plan.fork
         first = fork.calls + 1 if fork else 1
         return cls(
             id=episode.id,
@@ -140,7 +140,9 @@ def _halved(leaves: Sequence[_Leaf]) -> Iterator[_Point]:
     def value(path: int, place: int) -> float:
         if not place:
             return fmean(value(root, 1) for root, leaf in enumerate(leaves) if leaf.fork is None)
-        return fmean(leaves[leaf].reward for leaf in tree.below(path, place - 1))
+        # Where frozen models gave all answers, no other episode goes the same way.
+        below = tree.below(path, place - 1) if leaves[path].calls else [path]
+        return fmean(leaves[leaf].reward for leaf in below)
 
     parts = []
     for path, leaf in enumerate(leaves):

@@ -22,7 +22,7 @@ class Branch(Protocol):
 
     @property
     def calls(self) -> Sequence[int]:
-        """The numbers of its calls that an engine answered, in their order, but those that were replayed first."""
+        """The numbers of its calls that an engine answered, in the order of `EpisodeRecord.path`."""
         ...
 
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from ajet.utils.threads import ordinary
+
 T = TypeVar("T")
 _GRACE = 2.0  # seconds that cancelled code has to clean up
 
@@ -28,7 +30,7 @@ async def within(
     """The coroutine's result; it runs in a task of this name. Raises DeadlinePassed after ``seconds`` (None: no
     limit), not counting those that ``excused`` reports, at most two seconds late: code that does not react to its
     cancellation is abandoned. Raises the result of ``stopped`` at once. Raises Cancelled, and RuntimeError for
-    SystemExit, so that one coroutine cannot end all others."""
+    what is no Exception, so that one coroutine cannot end all others; but KeyboardInterrupt is raised as it is."""
     task = asyncio.create_task(_without_exit(coroutine), name=name)
     clock = asyncio.get_running_loop().time
     started = clock()
@@ -45,7 +47,12 @@ async def within(
             raise Cancelled(
                 "it awaited a task that was cancelled. Catch asyncio.CancelledError where you await that task."
             )
-        return task.result()
+        try:
+            return task.result()
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise ordinary(error) from error
     finally:
         if not task.done():
             task.cancel()
@@ -56,4 +63,4 @@ async def _without_exit(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         return await coroutine
     except SystemExit as error:  # asyncio would end the event loop
-        raise RuntimeError(f"SystemExit: {error}") from error
+        raise ordinary(error) from error

@@ -44,7 +44,7 @@ class Fork:
     parent: str
     """The id of the episode that is run again; it may be a fork itself."""
     calls: int
-    """How many of the parent's first calls are answered from its record, in the order of their numbers: at least one, and
+    """How many of the parent's first calls are answered from its record, in the order of `EpisodeRecord.path`: at least one, and
     not all."""
     record: EpisodeRecord | None = field(default=None, compare=False, repr=False)
     """The parent's record; None once the episode has ended."""

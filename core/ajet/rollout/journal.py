@@ -225,7 +225,7 @@ def _tokens_to_json(call: Call) -> dict[str, Any]:
         "temperature": call.temperature,
         "trained": call.trained,
         **({"side": True} if call.side else {}),
-        **({"replayed": True} if call.replayed else {}),
+        **({"replayed": True, "place": call.place} if call.replayed else {}),
         "parent": call.parent,
         "cause": call.cause,
     }
@@ -246,7 +246,7 @@ def _call_from_json(data: Mapping[str, Any], record: EpisodeRecord, answer: Mess
         tokens["finish_reason"],
     )
     same = {name: tokens[name] for name in ("temperature", "trained", "parent", "cause")}
-    same |= {name: tokens.get(name, False) for name in ("side", "replayed")}
+    same |= _from_line(tokens, {name: name for name in ("side", "replayed", "place")})
     return Call(**kept, **same, prompt=prompt, end=end, generation=generation)
 
 

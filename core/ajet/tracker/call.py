@@ -116,6 +116,8 @@ class Call(Exchange):
     """Whether it is a side call: see `ajet.tracker.side_calls`, and targets with ``train: false``. Batches leave it out."""
     replayed: bool = False
     """Whether a fork got the answer from its parent's record. It is context only, so it is not ``trained``: its parent is."""
+    place: int = 0
+    """Where the call that it replays is on its parent's path (`EpisodeRecord.path`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,12 @@ class EpisodeRecord:
         return sorted((c for c in self.calls if c.trained), key=lambda c: c.number)
 
     @property
+    def path(self) -> list[Call]:
+        """The calls that an engine answered, as credit and forks count them: those that a fork replayed, in the order of its parent's
+        path, then those that it sampled, in the order of their requests."""
+        return sorted(self.calls, key=lambda c: (not c.replayed, c.place, c.number))
+
+    @property
     def sampled_tokens(self) -> int:
         """The number of sampled tokens to train."""
         return sampled(c for c in self.calls if c.trained)

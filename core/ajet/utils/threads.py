@@ -33,15 +33,19 @@ async def in_thread(call: Callable[[], Any], name: str) -> Any:
             outcome: tuple[Any, BaseException | None] = (context.run(call), None)
         except StopIteration as error:  # a future cannot hold a StopIteration
             outcome = (None, RuntimeError(f"StopIteration: {error}"))
-        except Exception as error:
-            outcome = (None, error)
         except BaseException as error:  # SystemExit and the like would vanish with the thread
-            outcome = (None, RuntimeError(f"{type(error).__name__}: {error}"))
+            outcome = (None, ordinary(error))
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=work, name=f"ajet-{name}", daemon=True).start()
     return await future
+
+
+def ordinary(error: BaseException) -> Exception:
+    """An error of a user's code as one that ends no more than this code: a RuntimeError for SystemExit, a panic of a Rust extension,
+    and whatever else is no Exception."""
+    return error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
 
 
 async def called(function: Callable[..., Any], *arguments: Any, name: str) -> Any:
