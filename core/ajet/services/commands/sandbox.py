@@ -3,6 +3,9 @@
 The sandbox has a network of its own. In it, a few lines of Python listen at the gateway's port, hand the listening socket to this
 process and become the program. What connects there is relayed from here to the gateway, so nothing else can be reached and no
 further process is needed. All processes in the sandbox die with its first one.
+
+Root builds the sandbox as root, so that it may show what only root may look up, and without a user namespace, which many machines
+refuse. The program then becomes an unused user without capabilities (`ajet.services.commands.privileges`).
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from ajet.interfaces.workflow import EpisodeEndpoint
+from ajet.services.commands.privileges import filter_of_calls, give, unused_id
+from ajet.utils.threads import to_its_end
 
 IN_SANDBOX = Path("/tmp/ajet-episode")
 """Where a program finds the folders of its episode."""
@@ -34,13 +39,32 @@ _SETTINGS = (
 _INSTALLED = ("bin", "lib", "lib64", "libexec", "pyvenv.cfg")
 """What is visible of the folder in which a program is installed."""
 _TMP = 1 << 30
-"""Bytes of the sandbox's /tmp, which is in memory."""
+"""Bytes of the sandbox's /tmp, and of its /dev/shm: both are in memory."""
 _LONGEST_FIRST_LINE = 4096
 _MOST_CONNECTIONS = 256
 """Of one sandbox to the gateway, at once."""
+_MOST_TASKS = 4096
+"""Processes and threads that the kernel lets a sandbox have. The user, or the user namespace, is its own, so no others count."""
+_BECOME = """
+import os, resource, socket, sys
+owner = int(sys.argv[1])
+if owner:
+    import ctypes
+    libc = ctypes.CDLL(None)
+    for capability in range(64):
+        libc.prctl(24, capability, 0, 0, 0)
+    os.setgroups([])
+    os.setresgid(owner, owner, owner)
+    os.setresuid(owner, owner, owner)
+    libc.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
+for kind, limit in ((resource.RLIMIT_NPROC, int(sys.argv[2])), (resource.RLIMIT_CORE, 0)):
+    hard = resource.getrlimit(kind)[1]
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(kind, (limit, limit))
+"""
+"""Gives up root and its capabilities, and takes the limits."""
 _LISTEN = """
-import os, socket, sys
-port, channel, *command = sys.argv[1:]
+port, channel, *command = sys.argv[3:]
 listening = socket.create_server(("127.0.0.1", int(port)), backlog=128)
 with socket.socket(fileno=int(channel)) as channel:
     socket.send_fds(channel, [b"."], [listening.fileno()])
@@ -74,11 +98,19 @@ def _unusable() -> str:
             "the sandbox bubblewrap needs the program bwrap. Install it (Debian and Ubuntu: apt-get install bubblewrap), or set "
             "sandbox: none, in which the agent's commands can do what you can"
         )
-    tried = subprocess.run(
-        [_PROGRAM, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"],
-        capture_output=True,
-        text=True,
-    )
+    try:
+        with _filtered() as filtered:
+            python = [os.path.realpath(sys.executable), "-I", "-S", "-c", _BECOME]
+            everything = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--"]
+            owner = unused_id()
+            tried = subprocess.run(
+                [*_walls(owner, filtered), *everything, *python, str(owner or 0), str(_MOST_TASKS)],
+                capture_output=True,
+                text=True,
+                pass_fds=[filtered],
+            )
+    except ValueError as error:
+        return str(error)
     if tried.returncode == 0:
         return ""
     return (
@@ -96,22 +128,62 @@ async def sandboxed(
     endpoint: EpisodeEndpoint,
 ) -> AsyncIterator[Sandboxed]:
     """A block in which the command can be run. It runs in ``folder``, sees ``readable`` at their own paths and each of ``writable``
-    at the one that is given for it, and reaches the gateway at the port of ``endpoint`` on 127.0.0.1."""
+    at the one that is given for it, and reaches the gateway at the port of ``endpoint`` on 127.0.0.1. Where root calls this,
+    ``writable`` is given to the user that the command becomes."""
     url = urlsplit(endpoint.base_url)
     port = url.port or (443 if url.scheme == "https" else 80)
+    owner = unused_id()
+    if owner is not None:
+        for path in writable:
+            await to_its_end(functools.partial(give, path, owner))
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    with ours, theirs:
+    with ours, theirs, _filtered() as filtered:
         python = os.path.realpath(sys.executable)
         shown = [*_system(), *_read_only([*installation(command[0]), *installation(python), *readable])]
-        walls = [_PROGRAM, "--unshare-all", "--die-with-parent", "--hostname", "sandbox", *shown]
-        walls += ["--proc", "/proc", "--dev", "/dev"]
+        walls = [*_walls(owner, filtered), *shown, "--proc", "/proc", "--dev", "/dev", *_tmp("/dev/shm")]
         for path, seen in writable.items():
-            walls += ["--bind", str(path), str(seen)]
-        walls += ["--remount-ro", "/", "--chdir", str(folder), "--"]
-        inner = [python, "-I", "-S", "-c", _LISTEN, str(port), str(theirs.fileno()), *command]
+            walls += [*_above(seen), "--bind", str(path), str(seen)]
+        walls += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(folder), "--"]
+        inner = [python, "-I", "-S", "-c", _BECOME + _LISTEN, str(owner or 0), str(_MOST_TASKS)]
+        inner += [str(port), str(theirs.fileno()), *command]
         async with _relayed(ours, url.hostname or "127.0.0.1", port):
-            yield Sandboxed([*walls, *inner], [theirs.fileno()])
+            yield Sandboxed([*walls, *inner], [theirs.fileno(), filtered])
+
+
+def _walls(owner: int | None, filtered: int) -> list[str]:
+    """bubblewrap with namespaces and a filter of system calls, which it reads from a descriptor."""
+    walls = [
+        _PROGRAM,
+        "--unshare-ipc",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+    ]
+    if owner is None:
+        walls += ["--unshare-user"]
+    walls += ["--cap-drop", "ALL"]
+    if owner is not None:
+        walls += [word for name in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{name}")]
+    return [*walls, "--die-with-parent", "--hostname", "sandbox", "--seccomp", str(filtered)]
+
+
+@contextmanager
+def _filtered() -> Iterator[int]:
+    """A descriptor from which the filter of system calls can be read. Raises ValueError."""
+    filtered = filter_of_calls()
+    reader, writer = os.pipe()
+    try:
+        with open(writer, "wb") as file:
+            file.write(filtered)
+        yield reader
+    finally:
+        os.close(reader)
+
+
+def _tmp(path: str) -> list[str]:
+    return ["--perms", "1777", "--size", str(_TMP), "--tmpfs", path]
 
 
 def inside(endpoint: EpisodeEndpoint) -> EpisodeEndpoint:
@@ -148,7 +220,7 @@ def _interpreter(program: str) -> str | None:
 
 
 def _system() -> list[str]:
-    words = ["--tmpfs", "/", "--size", str(_TMP), "--tmpfs", "/tmp"]
+    words = ["--tmpfs", "/", *_tmp("/tmp")]
     for path in _SYSTEM:
         if os.path.islink(path):
             words += ["--symlink", os.readlink(path), path]
@@ -162,8 +234,13 @@ def _read_only(paths: Sequence[Path]) -> list[str]:
     words: list[str] = []
     for path in dict.fromkeys(paths):
         if path.exists() and not any(Path(path).is_relative_to(system) for system in _SYSTEM):
-            words += ["--ro-bind", os.path.realpath(path), str(path)]
+            words += [*_above(path), "--ro-bind", os.path.realpath(path), str(path)]
     return words
+
+
+def _above(path: Path) -> list[str]:
+    """The folders above a path, which every user may enter; bubblewrap would make them for root alone."""
+    return [word for folder in reversed(Path(path).parents[:-1]) for word in ("--dir", str(folder))]
 
 
 @asynccontextmanager

@@ -24,6 +24,7 @@ from ajet.interfaces.service import looks_secret, own_python
 from ajet.interfaces.workflow import Tuner, WorkflowFailed, WorkflowPlugin
 from ajet.services.commands.folders import collect, copy_folder, remove_folder, write_files
 from ajet.services.commands.placeholders import check_placeholders, field_of, fill, has_placeholder, values_of
+from ajet.services.commands.privileges import others_can_read, unused_id
 from ajet.services.commands.process import MOST_ANSWER, Ended, run_process
 from ajet.services.commands.sandbox import IN_SANDBOX, check_sandbox, inside, sandboxed
 from ajet.types import Task, WorkflowOutput
@@ -169,6 +170,11 @@ class CommandWorkflow(WorkflowPlugin):
             for path in self.read:
                 if not path.exists():
                     raise ValueError(f"read: {path} does not exist")
+                if unused_id() is not None and not others_can_read(path):
+                    raise ValueError(
+                        f"read: {path} can be read only by its owner, and what root starts in a sandbox runs as an unused user: "
+                        f"chmod -R o+rX {shlex.quote(str(path))}"
+                    )
         elif self.read:
             raise ValueError("read has no effect without a sandbox")
         return self
