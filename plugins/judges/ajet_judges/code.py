@@ -4,50 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, PrivateAttr
 
 from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
+from ajet_judges.blocks import program_in
+from ajet_judges.cases import Call, Talk, Text, entry_point, functions_in, given_code, setup_code, tests_of
+from ajet_judges.matching import same_output, same_value
 from ajet_judges.sandbox import Isolation, Limits, Ran, run_python
 from ajet_judges.text import response_text
 
-_BLOCK = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
-CALLS = """\
-import json, sys
-from solution import *
-for call in json.load(sys.stdin):
-    try:
-        value = eval(call)
-        try:
-            result = json.dumps(value)
-        except (TypeError, ValueError):
-            result = json.dumps(repr(value))
-    except Exception as error:
-        result = "error: " + type(error).__name__
-    print("\\n" + result, flush=True)
-"""
-ASSERTS = """\
-import sys
-token = sys.stdin.readline()
-import solution
-space = vars(solution)
-exec(compile(open("tests.py").read(), "tests.py", "exec"), space)
-print("\\n" + token, flush=True)
-"""
+RUNNER = Path(__file__).with_name("runner.py")
 
 
 class Code(Judge):
     """Runs the episode's Python program against the task's tests, in a sandbox without network or files.
 
     The program is what the workflow has collected (`output.files`): the tests can import its modules, and those with stdin run its
-    `main.py`. Otherwise it is the last Python block in the response, or the whole response if it has no block. The tests are a
-    list of cases, ``{input: …, output: …}`` (stdin and stdout) or ``{call: "add(2, 3)", result: 5}``, whose expected
-    values never enter the sandbox; or a text of ``assert`` statements, which a program can read and cheat.
+    `main.py`. Otherwise it is the last Python block in the response that defines or reads something, or the whole response if it has
+    no block. The tests are a list of cases, ``{input: …, output: …}`` (stdin and stdout) or ``{call: "add(2, 3)", result: 5}``,
+    whose expected values never enter the sandbox; or Python with asserts, unittest or pytest tests, `check(candidate)` or a doctest,
+    which a program could cheat, because it runs in the same process. A text or a list of texts, JSON, and the columns of HumanEval,
+    MBPP, APPS, LiveCodeBench and verl are such tests, too. Tests that would not be run are an error.
     """
 
     name = "code"
@@ -55,6 +39,12 @@ class Code(Judge):
     tests: str = Field("tests", description="Key of the task's metadata that contains the tests.")
     partial: bool = Field(
         False, description="Reward is the share of passed cases; otherwise 1 if all pass, 0 if not."
+    )
+    tolerance: float = Field(
+        1e-6,
+        ge=0,
+        allow_inf_nan=False,
+        description="Largest accepted error of decimals, absolute or relative.",
     )
     limits: Limits = Field(Limits(), description="Limits of one run.")
     isolation: Isolation = Field(
@@ -79,40 +69,63 @@ class Code(Judge):
         if self._slots is None:
             async with self.open():
                 return await self.judge(task, output, episode)
-        tests = self._tests(task)
+        tests = tests_of(task, self.tests, self.packages)
         sources = sources_of(output)
         if not any(map(str.strip, sources.values())):
             return JudgeOutput(0.0, False, {"passed": 0.0})
-        passed, runs = await self._passed(sources, tests)
+        talks = [test for test in tests if isinstance(test, Talk)]
+        others = [test for test in tests if not isinstance(test, Talk)]
+        runs = await asyncio.gather(*(self._run(sources, talk.input) for talk in talks))
+        passed = [
+            run.ok and same_output(run.stdout, talk.output, self.tolerance)
+            for run, talk in zip(runs, talks, strict=True)
+        ]
+        if others:
+            ran, results = await self._tested(task, sources, others)
+            runs, passed = [*runs, ran], [*passed, *results]
         share = sum(passed) / len(passed)
         metrics = {"passed": share} | {f"stopped/{run.cause}": 1.0 for run in runs if run.cause}
         return JudgeOutput(share if self.partial else float(all(passed)), all(passed), metrics)
 
-    async def _passed(
-        self, sources: Mapping[str, str], tests: str | Sequence[Mapping[str, Any]]
-    ) -> tuple[list[bool], list[Ran]]:
-        if isinstance(tests, str):
-            # main.py takes this from stdin before the program starts, and prints it after all tests have passed.
-            token = secrets.token_hex(16)
-            run = await self._run({**sources, "main.py": ASSERTS, "tests.py": tests}, token)
-            return [run.ok and run.stdout.rstrip().endswith(f"\n{token}")], [run]
-        calls = [case for case in tests if "call" in case]
-        runs = []
-        printed: list[str] = []
-        if calls:
-            stdin = json.dumps([case["call"] for case in calls])
-            runs.append(await self._run({**sources, "main.py": CALLS}, stdin))
-            printed = [line for line in runs[0].stdout.split("\n") if line][-len(calls) :]
-        passed = [
-            len(printed) == len(calls) and _equal(printed[i], case["result"]) for i, case in enumerate(calls)
+    async def _tested(
+        self, task: Task, sources: Mapping[str, str], tests: Sequence[Call | Text]
+    ) -> tuple[Ran, list[bool]]:
+        """Whether each test has passed, in one run of all."""
+        calls = [test for test in tests if isinstance(test, Call)]
+        texts = [test for test in tests if isinstance(test, Text)]
+        entry, given, program = entry_point(task), setup_code(task), sources["solution.py"]
+        functions = functions_in(program)
+        if entry is None and any(text.checks for text in texts):
+            if len(functions) > 1:
+                raise ValueError(
+                    f"task {task.id!r}: metadata[{self.tests!r}] defines {texts[0].checks[0]}(candidate), and the program several "
+                    "functions; name the one to test in metadata['entry_point']"
+                )
+            entry = functions[0] if functions else ""
+        if (head := given_code(task, entry)) and entry not in functions:
+            program = f"{head}{program}"  # the rest of a function that the task has begun
+        elif head:
+            given = f"{given}\n{head}"
+        token = secrets.token_hex(16)
+        request = {
+            "token": token,
+            "entry": entry,
+            "given": given,
+            "main": sources["main.py"],
+            "calls": [call.expression for call in calls],
+            "texts": [asdict(text) for text in texts],
+        }
+        ran = await self._run(
+            {**sources, "solution.py": program, "main.py": RUNNER.read_text("utf-8")}, json.dumps(request)
+        )
+        values = _values(ran.stdout, token)
+        return ran, [
+            *(
+                i in values and any(same_value(values[i], r, self.tolerance) for r in _as_json(call.results))
+                for i, call in enumerate(calls)
+            ),
+            *(values.get(len(calls) + i) is True for i in range(len(texts))),
         ]
-        others = [case for case in tests if "call" not in case]
-        more = await asyncio.gather(*(self._run(sources, str(c["input"])) for c in others))
-        passed += [
-            run.ok and _lines(run.stdout) == _lines(str(case["output"]))
-            for run, case in zip(more, others, strict=True)
-        ]
-        return passed, [*runs, *more]
 
     async def _run(self, sources: Mapping[str, str], stdin: str) -> Ran:
         assert self._slots is not None
@@ -120,21 +133,6 @@ class Code(Judge):
             return await run_python(
                 sources, input=stdin, limits=self.limits, isolation=self.isolation, packages=self.packages
             )
-
-    def _tests(self, task: Task) -> str | Sequence[Mapping[str, Any]]:
-        tests = task.metadata.get(self.tests)
-        place = f"task {task.id!r}: metadata[{self.tests!r}]"
-        if isinstance(tests, str) and tests.strip():
-            return tests
-        if not isinstance(tests, list | tuple) or not tests:
-            found = "missing" if tests is None else "empty" if not tests else f"a {type(tests).__name__}"
-            raise ValueError(f"{place} is {found}; the judge needs a list of cases or a text of asserts")
-        for i, case in enumerate(tests):
-            if not isinstance(case, Mapping) or not (
-                {"call", "result"} <= set(case) or {"input", "output"} <= set(case)
-            ):
-                raise ValueError(f"{place}[{i}] needs `call` and `result`, or `input` and `output`")
-        return tests
 
 
 def sources_of(output: WorkflowOutput) -> dict[str, str]:
@@ -149,21 +147,16 @@ def sources_of(output: WorkflowOutput) -> dict[str, str]:
     return sources
 
 
-def program_in(response: str) -> str:
-    """The last block of Python, or without a language, in a text; the text itself if it has no blocks."""
-    blocks = _BLOCK.findall(response)
-    python = [code for language, code in blocks if language.lower() in ("", "py", "python", "python3")]
-    return python[-1] if python else "" if blocks else response
+def _values(stdout: str, token: str) -> dict[int, Any]:
+    """What the runner has written, by the number of the call or text."""
+    values = {}
+    for line in stdout.split("\n"):
+        if line.startswith(token):
+            with suppress(ValueError, RecursionError):  # a value can be too deep or too long to read
+                number, value = json.loads(line[len(token) :])
+                values[number] = value
+    return values
 
 
-def _equal(printed: str, result: Any) -> bool:
-    try:
-        value = json.loads(printed)
-    except (ValueError, RecursionError):  # a program can print anything
-        return False
-    expected = json.loads(json.dumps(result))
-    return bool(value == expected) and isinstance(value, bool) == isinstance(expected, bool)
-
-
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().split("\n")]
+def _as_json(values: Sequence[Any]) -> Any:
+    return json.loads(json.dumps(values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from ajet import EpisodeView, JudgeOutput, Task, WorkflowOutput
 from ajet_judges import Code
-from ajet_judges.code import program_in
+from ajet_judges.blocks import program_in
+from ajet_judges.matching import same_output, same_value
 from ajet_judges.sandbox import Limits
 
 from .test_sandbox import with_walls
@@ -23,8 +25,8 @@ QUICK = Limits(seconds=1.5, cpu_seconds=1)
 ENDLESS = ("while True: pass", "import time\ntime.sleep(90)")
 
 
-def judge(response: Any, tests: Any, **fields: Any) -> JudgeOutput:
-    task = Task("t1", metadata={} if tests is None else {"tests": tests})
+def judge(response: Any, tests: Any, beside: dict[str, Any] | None = None, **fields: Any) -> JudgeOutput:
+    task = Task("t1", metadata={"tests": tests, **(beside or {})})
     output = WorkflowOutput(response=response)
     code = Code(**{"limits": PATIENT, **fields})
     return asyncio.run(code.judge(task, output, EpisodeView("e", "t1", 0, 0)))
@@ -68,6 +70,188 @@ def test_collected_files_are_the_program(tmp_path: Path) -> None:
     ):
         assert judged(tests, farm="def area(a, b): return a * b") == 1.0
         assert judged(tests, farm="def area(a, b): return a + b") == 0.0
+
+
+ADD = "def add(a, b):\n    return a + b"
+METHOD = "class Solution:\n    def add(self, a, b):\n        return a + b"
+UNITTEST = "import unittest\nclass T(unittest.TestCase):\n    def test_add(self):\n        self.assertEqual(add(1, 2), 3)\n"
+CHECK = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
+BEGUN = 'import math\ndef add(a, b):\n    """The sum."""\n'
+FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "HumanEval": (CHECK, {"entry_point": "add", "prompt": BEGUN}),
+    "check without entry_point": (CHECK, {}),
+    "check that is called": (f"{CHECK}check(add)", {}),
+    "LeetCode": (CHECK, {"entry_point": "Solution().add"}),
+    "MBPP": (
+        ["assert add(1, 2) == 3", "assert math.isclose(add(1, 1), 2)"],
+        {"test_imports": ["import math"]},
+    ),
+    "APPS, functions": ('{"fn_name": "add", "inputs": [[1, 2]], "outputs": [[3]]}', {}),
+    "LiveCodeBench, functions": (
+        '[{"input": "1\\n2", "output": "3", "testtype": "functional"}]',
+        {"metadata": '{"func_name": "add"}'},
+    ),
+    "verl": ({"style": "rule", "ground_truth": '{"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}'}, {}),
+    "verl, asserts": ({"ground_truth": '{"assert_case": ["assert add(1, 2) == 3"]}'}, {}),
+    "TRL": (
+        {
+            "language": "python",
+            "test_cases": [{"fn_name": "add", "input": [1, 2], "output": 3, "type": "function_call"}],
+        },
+        {},
+    ),
+    "functions of pytest": ("from solution import add\ndef test_add():\n    assert add(1, 2) == 3\n", {}),
+    "classes of pytest": ("class TestAdd:\n    def test_it(self):\n        assert add(1, 2) == 3\n", {}),
+    "async": ("async def test_add():\n    assert add(1, 2) == 3\n", {}),
+    "unittest": (UNITTEST, {}),
+    "unittest, main": (f"{UNITTEST}if __name__ == '__main__':\n    unittest.main()", {}),
+    "unittest, a runner": (
+        f"{UNITTEST}unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(T))",
+        {},
+    ),
+    "main": ("if __name__ == '__main__':\n    assert add(1, 2) == 3", {}),
+    "printed failures": ("try:\n    assert add(1, 2) == 3\nexcept AssertionError:\n    print('failed')", {}),
+    "raise": ("if add(1, 2) != 3:\n    raise ValueError", {}),
+    "doctest": (">>> add(1, 2)\n3\n", {}),
+    "doctest in a docstring": ('"""\n>>> add(1, 2)\n3\n"""', {}),
+    "JSON as text": ('[{"call": "add(1, 2)", "result": 3}]', {}),
+    "Parquet": ([{"call": "add(1, 2)", "result": 3, "input": None, "output": None}], {}),
+}
+
+
+@with_walls
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_of_tests_is_run(form: str) -> None:
+    tests, beside = FORMS[form]
+    right = METHOD if form == "LeetCode" else ADD
+    assert judge(right, tests, beside).reward == 1.0
+    assert judge(right.replace("a + b", "0"), tests, beside).reward == 0.0
+
+
+@with_walls
+def test_a_method_of_solution_is_found_and_a_begun_function_is_continued() -> None:
+    assert judge(METHOD, {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}).reward == 1.0
+    beside = {"entry_point": "add", "prompt": BEGUN}
+    assert judge("    return math.floor(a + b)", CHECK, beside).reward == 1.0
+    assert judge("    pass", CHECK, beside).reward == 0.0
+
+
+PYTEST = """import pytest
+@pytest.mark.parametrize("a, b, c", [(1, 2, 3), (0, 0, 0)])
+def test_add(a, b, c):
+    assert add(a, b) == c
+"""
+
+
+@with_walls
+def test_what_needs_pytest_is_run_by_it() -> None:
+    room = Limits(seconds=60, cpu_seconds=20, memory=2048)
+    assert judge(ADD, PYTEST, packages=True, limits=room).reward == 1.0
+    assert judge("def add(a, b): return 0", PYTEST, packages=True, limits=room).reward == 0.0
+
+
+@with_walls
+@pytest.mark.parametrize(
+    ("tests", "program"),
+    [
+        ([{"input": ["21"], "output": ["42"]}], "print(int(input()) * 2)"),
+        ('{"inputs": ["21\\n"], "outputs": ["42\\n"]}', "print(int(input()) * 2)"),
+        ('[{"input": "21", "output": "42", "testtype": "stdin"}]', "print(int(input()) * 2)"),
+        ([{"input": "21", "output": "42", "call": None, "result": None}], "print(int(input()) * 2)"),
+        ([{"input": 0, "output": 1}], "print(int(input()) + 1)"),
+        ([{"input": None, "output": "1"}], "print(1)"),
+    ],
+)
+def test_inputs_and_outputs_in_their_forms(tests: Any, program: str) -> None:
+    assert judge(program, tests).reward == 1.0
+    assert judge("print(7)", tests).reward == 0.0
+
+
+@with_walls
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(x):\n    print('x is', x, end='')\n    return x + 1",
+        "import atexit\natexit.register(print, 'bye')\ndef f(x):\n    return x + 1",
+        "__all__ = []\njson = sys = eval = '{}'\ndef f(x):\n    return x + 1",
+        "def f(x):\n    return x + 1\nprint(f(int(input())))",
+        "import os\ndef f(x):\n    os.write(1, b'[0, 0]')\n    return x + 1",
+    ],
+)
+def test_what_a_called_function_prints_is_not_its_result(source: str) -> None:
+    assert judge(source, [{"call": f"f({x})", "result": x + 1} for x in (1, 2)]).reward == 1.0
+
+
+@with_walls
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nfor fd in range(1, 64):\n    try: os.write(fd, b'[0, 3]\\n[0, true]\\n')\n    except OSError: pass",
+        "import __main__, os\nfor v in vars(__main__).values():\n    os.write(3, f'{v}[0, true]\\n'.encode())",
+        "import os, subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(\"[0, 3]\")'])\nos._exit(0)",
+    ],
+)
+def test_a_program_does_not_write_its_own_result(source: str) -> None:
+    assert judge(source, [{"call": "add(1, 2)", "result": 3}]).reward == 0.0
+    assert judge(source, "assert add(1, 2) == 3").reward == 0.0
+
+
+@with_walls
+def test_tests_of_what_an_agent_should_have_left(tmp_path: Path) -> None:
+    def judged(name: str, text: str, module: str) -> float:
+        (tmp_path / name).write_text(text)
+        output = WorkflowOutput(response="", files={name: tmp_path / name})
+        tests = f"def test_area():\n    from {module} import area\n    assert area(2) == 4\n"
+        task = Task("t", metadata={"tests": tests})
+        return asyncio.run(Code(limits=PATIENT).judge(task, output, EpisodeView("e", "t", 0, 0))).reward
+
+    assert judged("notes.txt", "I could not do it.", "farm") == 0.0
+    assert judged("farm.py", "def area(a): return a * a", "farm") == 1.0
+    assert judged("main.py", "def area(a): return a * a", "main") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "same"),
+    [
+        (0.1 + 0.2, 0.3, True),
+        ([1.1, 3.3000000000000003], [1.1, 3.3], True),
+        ({"a": 1.0}, {"a": 1}, True),
+        (float("nan"), float("nan"), True),
+        (1.05e-34, 6.63e-34, False),
+        (1e-9, 0.0, True),
+        (1_000_000_000.5, 1_000_000_000, False),
+        (10**400, 1.5, False),
+        (True, 1, False),
+        ("3.0", "3", False),
+        ([1.0], [1.0, 2.0], False),
+    ],
+)
+def test_values_are_equal_up_to_the_tolerance(found: Any, expected: Any, same: bool) -> None:
+    assert same_value(found, expected, 1e-6) is same
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "same"),
+    [
+        ("0.333333", "0.333333333333", True),
+        ("Case 1: 3.0", "Case 1: 3", True),
+        ("[0.1, 0.30000000000000004]\n\n", "[0.1, 0.3]", True),
+        ("7", "007", False),
+        ("1.05e-34", "6.63e-34", False),
+        ("1 2", "1  2", False),
+        ("1\n2", "1 2", False),
+        ("a1.0", "a1.00", False),
+        ("9" * 200_000 + "x", "9" * 200_000 + "y", False),
+    ],
+)
+def test_outputs_are_equal_up_to_the_tolerance(found: str, expected: str, same: bool) -> None:
+    assert same_output(found, expected, 1e-6) is same
+
+
+@with_walls
+def test_the_tolerance_may_be_none() -> None:
+    tests = [{"call": "add(.1, .2)", "result": 0.3}]
+    assert [judge(ADD, tests, tolerance=t).reward for t in (1e-6, 0.0)] == [1.0, 0.0]
 
 
 @with_walls
@@ -126,7 +310,21 @@ def test_no_program_is_wrong_and_nothing_is_run(response: Any) -> None:
         ([], "is empty"),
         (7, "is a int"),
         ([{"call": "f()"}], r"\[0\] needs `call` and `result`"),
-        ([CALLS[0], "assert f()"], r"\[1\] needs"),
+        ([{"call": None, "result": 1, "input": "1", "output": None}], r"\[0\] needs `call` and `result`"),
+        ([CALLS[0], 7], r"\[1\] is a int"),
+        ("[]", "is empty"),
+        ('{"inputs": ["1"], "outputs": []}', "1 inputs and 0 outputs"),
+        ({"other": 1}, "needs `call` and `result`"),
+        ([{"input": {"a": 1}, "output": "1"}], "a dict for stdin or stdout"),
+        ([{"input": "1", "output": "1", "testtype": "functional"}], "nothing names the function"),
+        ("eJxLTEoGAAJNASc=", "is neither JSON nor Python|tests nothing"),
+        ("some prose.", "is neither JSON nor Python"),
+        ("[add(1, 2), 3]", "tests nothing"),
+        ("def test_add():\n    add(1, 2) == 3", "tests nothing"),
+        ("def check(candidate):\n    return candidate(1, 2) == 3", "tests nothing"),
+        ("def test_add(capsys):\n    assert add(1, 2) == 3", "needs pytest, .*packages: true"),
+        (PYTEST, "needs pytest, .*packages: true"),
+        ("import numpy as np\nassert np.isclose(add(1, 2), 3)", "needs numpy, .*packages: true"),
     ],
 )
 def test_a_task_without_usable_tests_is_an_error_that_names_it(tests: Any, fault: str) -> None:
@@ -134,6 +332,15 @@ def test_a_task_without_usable_tests_is_an_error_that_names_it(tests: Any, fault
         ValueError, match=f"task 't1': .*{fault}" if "metadata" not in fault else f"task 't1': {fault}"
     ):
         judge("x = 1", tests)
+
+
+def test_a_check_of_one_of_several_functions_needs_its_name() -> None:
+    with pytest.raises(ValueError, match=r"task 't1': .*check\(candidate\).*entry_point"):
+        judge(f"{ADD}\ndef other(): pass", CHECK)
+
+
+P = "print(int(input()) * 2)\n"
+F = "def f(x):\n    return x * 2\n"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +351,40 @@ def test_a_task_without_usable_tests_is_an_error_that_names_it(tests: Any, fault
         ("```\nx = 3\n```", "x = 3\n"),
         ("```bash\nls\n```\n```python3 title=a.py\nx = 4\n```\n```json\n{}\n```", "x = 4\n"),
         ("```bash\nls\n```", ""),
+        (f"```python\n{P}```\nFor 21 it prints\n```\n42\n```", P),
+        (f"```\n{P}```\nFor 21 it prints\n```\n42\n```", P),
+        (f"1. Read:\n   ```python\n   {P}   ```", P),
+        (f"1. Read:\n   ```python\n{P}   ```", P),
+        (f"~~~python\n{P}~~~", P),
+        (f"````python\n{P}````", P),
+        (f"``` {{.python}}\n{P}```", P),
+        (f"```python\n{P}", P),
+        (f'```python\n"""Use:\n```\n21\n```\n"""\n{P}```', f'"""Use:\n```\n21\n```\n"""\n{P}'),
+        (f"```python\n{F}```\nFor example:\n```python\nprint(f(2))\n```", F),
+        (
+            f"```python\n{F}```\nThen:\n```python\nprint(f(int(input())))\n```",
+            f"{F}\nprint(f(int(input())))\n",
+        ),
+        (f"```python\n{F}```\nBetter:\n```python\n{P}```", P),
+        (f"```python\n{F}```\n```python\ndef f(x:\n```", "def f(x:\n"),
+        ("```python\r\nx = 1\r\n```\r\n", "x = 1\n"),
     ],
 )
-def test_the_program_is_the_last_block_of_python(response: str, program: str) -> None:
+def test_the_program_is_found_in_the_ways_in_which_models_write_it(response: str, program: str) -> None:
     assert program_in(response) == program
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\n" * 3000,
+        "```\n" * 20_000,
+        "~~~ " * 9000,
+        "(" * 50_000,
+        "```py\n" + "(" * 90_000 + "\n```" * 40,
+    ],
+)
+def test_whatever_a_model_writes_is_read_at_once(text: str) -> None:
+    start = time.process_time()
+    program_in(text)
+    assert time.process_time() - start < 1.0
