@@ -80,6 +80,10 @@ PROCESSES = $$(( $$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONL
 test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the fast tests, about five minutes on two cores (ARGS="-k name" for some)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
 
+test-changed: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the fast tests of the core or the plugins that differ from main (ARGS="-k name")
+	@tests=$$(.venv/bin/python tools/changed_tests.py) && if [ -z "$$tests" ]; then echo "no test depends on what changed"; else \
+	    OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $$tests $(ARGS); fi
+
 test-slow: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the other cases and whole runs, and properties with all of their examples
 	AJET_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile -m "(slow or properties) and not gpu" $(ARGS)
 	$(if $(ARGS),,$(MAKE) test-trinity ARGS="-m slow")
