@@ -21,7 +21,7 @@ changed_tests = pages.tool("changed_tests")
         ),
         (["tests/plugins/local/test_engine.py"], ["tests/plugins/local"]),
         (["examples/werewolves/game.py"], ["tests/examples/test_werewolves.py"]),
-        (["examples/math/agent.py"], ["tests/examples"]),
+        (["examples/countdown/agent.py"], ["tests/examples"]),
         (["tests/tracker/test_cases.py"], ["tests/tracker"]),
         (["docs/start.md"], ["tests/tools"]),
         (["tests/conftest.py", "plugins/studio/x.py"], ["tests"]),
