@@ -68,7 +68,7 @@ $(NODE_INSTALLED): tests/node/package.json
 	fi
 
 demo: $(INSTALLED) ## a real language model learns word problems, in minutes, on this machine (SEED=0)
-	@.venv/bin/python examples/word_problems/demo.py --seed $(SEED)
+	@.venv/bin/python examples/word_problems/demo.py --seed $(SEED) $(ARGS)
 
 examples: $(ALL_INSTALLED) ## the agents of examples/ that learn, one after the other (SEED=0, ARGS="rubric")
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} .venv/bin/python examples/learn.py --seed $(SEED) $(ARGS)

@@ -27,11 +27,15 @@ KINDS = {"known": "sentence patterns of training, other numbers", "new": "senten
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0, help="random seed of the problems and the sampling")
-    seed = parser.parse_args().seed
+    parser.add_argument("--steps", type=int, help="steps of training; default: those of job.yaml")
+    options = parser.parse_args()
+    seed = options.seed
     root = Path.cwd() / "runs" / f"word-problems-seed{seed}"
     command = [sys.executable, "-m", "ajet", "run", str(HERE / "job.yaml"), "--seed", str(seed)]
     for key, value in (("task.reader.seed", seed), ("task.validation.seed", seed), ("run.dir", root)):
         command += ["--set", f"{key}={value}"]
+    if options.steps:
+        command += ["--steps", str(options.steps)]
     code = subprocess.run(command, check=False).returncode
     if code:
         sys.exit(code)
