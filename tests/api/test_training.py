@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,23 @@ def test_sft_learns_transcripts_and_gives_the_run(folder: Path, model: Path) -> 
     assert run.checkpoint and run.checkpoint.is_relative_to(folder / "out") and len(run.metrics) == 4
     with pytest.raises(ConfigError, match=r"^output= .*out: already exists; name a new folder"):
         ajet.sft(**given)
+
+
+def test_transcripts_are_written_with_the_tool_prompt_of_the_job(folder: Path, model: Path) -> None:
+    function = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    call = {"id": "0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    tools = [{"type": "function", "function": function}]
+    (folder / "chats.jsonl").write_text(json.dumps({"messages": messages, "tools": tools}))
+    chat_only = folder / "chat-only"
+    shutil.copytree(model, chat_only)
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    (chat_only / "chat_template.jinja").write_text(template)
+    given: Arguments = {"model": chat_only, "transcripts": "chats.jsonl", "progress": False}
+    with pytest.raises(ajet.AjetError, match=r"chats\.jsonl"):
+        ajet.sft(**given, output="without")
+    run = ajet.sft(**given, output="with", set={"rollout.tool_prompt": "hermes"})
+    assert run.metrics[0]["tokens_trained"] > 10  # the call as text
 
 
 def test_dpo_learns_pairs_and_gives_the_run(folder: Path, model: Path) -> None:

@@ -30,6 +30,9 @@ from ajet.services.supervisor import with_services
 from ajet.types import ConfigError
 from ajet.utils.terminal import tell
 
+CHAT_KEYS = ("rollout.chat_template", "rollout.tool_prompt", "rollout.call_example")
+"""Keys of how a chat is written, which learning from a file takes, too."""
+
 Given = Mapping[str, Any]
 AnyPath = str | os.PathLike[str]
 
@@ -200,16 +203,18 @@ def _learning(command: str, given: Given, progress: Progress) -> dict[str, Any]:
         raise ConfigError(f"output= {given['output']}", "already exists; name a new folder.")
     layers = job_of({name: given[name] for name in ("backbone", "memory_limit", "set")})
     for key in layers.sources:
-        if not key.startswith("backbone."):
+        if not key.startswith(("backbone.", *CHAT_KEYS)):
             raise ConfigError(
                 f"{SET} {key}",
-                f"`ajet {command}` accepts only keys of the backbone: backbone.{given['backbone']}.…",
+                f"`ajet {command}` accepts only keys of the backbone, backbone.{given['backbone']}.…, and of how chats are written: "
+                f"{', '.join(CHAT_KEYS)}",
             )
     with layers.located():
-        backbone = build_backbone(layers)
+        backbone, rollout = build_backbone(layers), layers.job().rollout
     same = ("epochs", "batch_size", "learning_rate", "seed")
     return {
         "backbone": backbone,
+        "rollout": rollout,
         "model": os.fspath(given["model"]),
         "output": output,
         "progress": progress,

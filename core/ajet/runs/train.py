@@ -35,6 +35,7 @@ from ajet.rollout.image_folder import restore_images
 from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, METRICS, PASS_RATES, RunRecorder, live_lines
 from ajet.rollout.scheduler import Rollout
+from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.summary import Ended
 from ajet.runs.alarms import alarms_of, said_of
 from ajet.runs.callbacks import FirstFailures, Listeners
@@ -211,12 +212,14 @@ def sft(
     learning_rate: float,
     seed: int,
     progress: Progress,
+    rollout: RolloutSettings | None = None,
 ) -> Path:
-    """Fine-tune a model on the assistant's tokens of transcripts; returns the checkpoint in ``output``."""
+    """Fine-tune a model on the assistant's tokens of transcripts, written as in episodes with the settings ``rollout``; returns the
+    checkpoint in ``output``."""
     read = read_transcripts(transcripts)
     settings = _file_settings("sft", epochs, len(read), batch_size, learning_rate)
     trainer = backbone.trainer(model, settings, seed=seed, deterministic=False, progress=progress)
-    chat, longest = _format(trainer)
+    chat, longest = _format(trainer, rollout)
     source = TranscriptSource(transcript_samples(chat, read, longest, progress.say), settings, seed)
     return _learn(trainer, source, settings, output, progress)
 
@@ -233,14 +236,16 @@ def dpo(
     learning_rate: float,
     seed: int,
     progress: Progress,
+    rollout: RolloutSettings | None = None,
 ) -> Path:
-    """Optimize a model on pairs of chats; returns the checkpoint in ``output``. The reference is the model itself, before."""
+    """Optimize a model on pairs of chats, written as in episodes with the settings ``rollout``; returns the checkpoint in ``output``. The
+    reference is the model itself, before."""
     read = read_preferences(pairs)
     settings = _file_settings("dpo", epochs, len(read), batch_size, learning_rate)
     trainer = backbone.trainer(
         model, settings, seed=seed, deterministic=False, progress=progress, needs=algorithm.needs
     )
-    chat, longest = _format(trainer)
+    chat, longest = _format(trainer, rollout)
     source = PreferenceSource(
         preference_samples(chat, read, longest, progress.say), algorithm, settings, seed
     )
@@ -261,10 +266,10 @@ def _file_settings(
     )
 
 
-def _format(trainer: Trainer) -> tuple[Chat, int]:
+def _format(trainer: Trainer, rollout: RolloutSettings | None) -> tuple[Chat, int]:
     """The chat format of a trainer's model, and the length of its context."""
     engine = trainer.engine
-    return make_chat(engine.tokenizer, engine.model_type), engine.context_length
+    return make_chat(engine.tokenizer, engine.model_type, rollout), engine.context_length
 
 
 def _learn(
