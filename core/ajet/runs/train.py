@@ -238,8 +238,8 @@ def dpo(
     progress: Progress,
     rollout: RolloutSettings | None = None,
 ) -> Path:
-    """Optimize a model on pairs of chats, written as in episodes with the settings ``rollout``; returns the checkpoint in ``output``. The
-    reference is the model itself, before."""
+    """Optimize a model on pairs of chats, written as in episodes with the settings ``rollout``; returns the checkpoint in ``output``.
+    The reference is the model itself, before."""
     read = read_preferences(pairs)
     settings = _file_settings("dpo", epochs, len(read), batch_size, learning_rate)
     trainer = backbone.trainer(
