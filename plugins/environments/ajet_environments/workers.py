@@ -3,6 +3,10 @@
 A program that has answered is used again: importing a library takes seconds. Not so if the environment asks models of its own, as
 its clients may keep the key of an episode. One whose episode is cancelled cancels it, so that the library releases what it
 has opened, and ends; what is left of it then is killed.
+
+What a library runs, such as code that the model has written, may try to answer in its place. A program is asked through a socket,
+which unlike a pipe cannot be opened through /proc, and with a random id, which the answer repeats. One that sends any other line
+is ended.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -40,10 +46,11 @@ def list_tasks(about: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     """The first tasks of a library's environment. Raises ConfigError."""
     with tempfile.TemporaryDirectory(prefix="ajet-environment-") as folder:
         mark = new_mark()
+        line, own = _numbered({"do": "tasks", "count": count})
         try:
             done = subprocess.run(
                 _command(about),
-                input=json.dumps({"do": "tasks", "count": count}).encode() + b"\n",
+                input=line,
                 capture_output=True,
                 env=_variables(about, mark, folder),
                 timeout=SECONDS_TO_LIST,
@@ -57,10 +64,9 @@ def list_tasks(about: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
             raise ConfigError("environment", f"listed no tasks within {SECONDS_TO_LIST:.0f} s.") from None
         finally:
             kill_marked(mark)
-    try:
-        answer = json.loads(done.stdout.splitlines()[0])
-    except (IndexError, ValueError):
-        answer = {"error": _end_of(done.stderr.decode(errors="replace"))}
+    answer = _answer(done.stdout.partition(b"\n")[0], own) or {
+        "error": _end_of(done.stderr.decode(errors="replace"))
+    }
     if "tasks" not in answer:
         raise ConfigError("environment", f"{about['library']} cannot open it: {answer['error']}")
     tasks: list[dict[str, Any]] = answer["tasks"]
@@ -127,6 +133,8 @@ class _Worker:
         self._mark = new_mark()
         self._folder = Path(tempfile.mkdtemp(prefix="ajet-environment-"))
         self._process: asyncio.subprocess.Process | None = None
+        self._channel, self._theirs = socket.socketpair()
+        self._channel.setblocking(False)
 
     @property
     def is_alive(self) -> bool:
@@ -136,14 +144,13 @@ class _Worker:
     async def start(self, about: Mapping[str, Any]) -> None:
         """Start it. Raises WorkflowFailed."""
         try:
-            with (self._folder / "said").open("wb") as said:
+            with (self._folder / "said").open("wb") as said, self._theirs:
                 self._process = await asyncio.create_subprocess_exec(
                     *_command(about),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
+                    stdin=self._theirs,
+                    stdout=self._theirs,
                     stderr=said,
                     env=_variables(about, self._mark, str(self._folder)),
-                    limit=_MOST_LINE,
                     start_new_session=True,
                 )
         except OSError as error:
@@ -151,18 +158,27 @@ class _Worker:
 
     async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a request. Raises WorkflowFailed if there is none."""
-        assert self._process and self._process.stdin and self._process.stdout
+        line, own = _numbered(request)
+        said, part = bytearray(), b""
+        loop = asyncio.get_running_loop()
         with contextlib.suppress(ConnectionError):  # it has ended: then there is no line either
-            self._process.stdin.write(json.dumps(request, default=str).encode() + b"\n")
-            await self._process.stdin.drain()
-        line = await self._process.stdout.readline()
-        if not line:
-            said = (self._folder / "said").read_text(errors="replace")
+            await loop.sock_sendall(self._channel, line)
+            while (part := await loop.sock_recv(self._channel, 1 << 16)) and len(said) <= _MOST_LINE:
+                said += part
+                if b"\n" in part:
+                    break
+        if answer := _answer(said, own):
+            return answer
+        if part:
             raise WorkflowFailed(
-                "ended", f"the environment's program ended without an answer: {_end_of(said)}"
+                "forged",
+                "something else than the environment's program has written to where its answers are read, and the program was "
+                f"ended: {bytes(said[:_SAID])!r}. Code of the model runs as you there: let the library run it in a container.",
             )
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        printed = (self._folder / "said").read_text(errors="replace")
+        raise WorkflowFailed(
+            "ended", f"the environment's program ended without an answer: {_end_of(printed)}"
+        )
 
     async def end(self) -> None:
         """End it, at first in a way that lets the library release what is open."""
@@ -174,12 +190,30 @@ class _Worker:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(process.wait(), SECONDS_TO_RELEASE)
         finally:
+            self._channel.close()
             kill_marked(self._mark)
             if process:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _numbered(request: Mapping[str, Any]) -> tuple[bytes, str]:
+    """The line of a request, and its id."""
+    own = secrets.token_hex(16)
+    return json.dumps({**request, "id": own}, default=str).encode() + b"\n", own
+
+
+def _answer(line: bytes | bytearray, own: str) -> dict[str, Any] | None:
+    """What answers the request of an id; None for anything else."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or found.pop("id", None) != own:
+        return None
+    return found
 
 
 def _command(about: Mapping[str, Any]) -> list[str]:

@@ -124,6 +124,35 @@ def test_a_program_is_used_for_further_episodes(nothing_left: None) -> None:
     assert len(asyncio.run(pids())) == 1
 
 
+def hostile(what: str, count: int) -> list[Any]:
+    """The answers to, or failures of, episodes of an environment that runs what a model has written."""
+
+    async def run() -> list[Any]:
+        pool, found = workers.Workers(), []
+        model = {"base_url": "http://127.0.0.1:1/v1", "api_key": "k", "name": "m"}
+        for index in range(count):
+            asked = {"do": "run", "index": index, "model": model, "judge": None, "variables": {}}
+            try:
+                found.append((await pool.run({**about(what), "library": "hostile"}, asked))["response"])
+            except WorkflowFailed as failure:
+                found.append(failure.cause)
+        await pool.end()
+        return found
+
+    return asyncio.run(run())
+
+
+def test_what_an_environment_runs_cannot_answer_in_its_place(nothing_left: None) -> None:
+    assert hostile("child", 3) == ["honest 0", "honest 1", "honest 2"]
+
+
+def test_a_program_that_sends_another_line_is_ended_and_shifts_no_later_reward(
+    nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "SECONDS_TO_RELEASE", 0.2)
+    assert hostile("here", 3) == ["forged", "honest 1", "honest 2"]
+
+
 @pytest.mark.parametrize(
     "what, cause, said",
     [
