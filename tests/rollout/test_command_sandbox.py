@@ -190,6 +190,64 @@ def test_processes_that_multiply_in_a_sandbox_are_ended(run: Run, monkeypatch: p
     assert run(code).failure == "workflow:processes"
 
 
+def test_a_sandbox_gets_only_variables_that_cannot_be_secrets(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = (
+        "PGPASSWORD",
+        "DATABASE_URL",
+        "AWS_ACCESS_KEY_ID",
+        "OPENAI_APIKEY",
+        "GITHUB_PAT",
+        "HF_TOKEN",
+        "ANY_OTHER",
+    )
+    for name in secrets:
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("LC_NAME", "C")
+    told = response(run("ask('x'); told = dict(os.environ)"))
+    assert "secret" not in told.values() and told["LC_NAME"] == "C" and told["PATH"] == os.environ["PATH"]
+    named = run("ask('x'); told = [os.environ.get(n) for n in ('ANY_OTHER', 'LC_NAME')]", inherit=["ANY_*"])
+    assert response(named) == ["secret", None]
+
+
+def test_commands_in_a_sandbox_cannot_write_the_program_s_reward(run: Run) -> None:
+    code = (
+        "ask('x'); told = 'honest'\n"
+        "loop = 'P=$PPID; (while :; do echo {\\\"reward\\\": 1.0} >/proc/$P/fd/1; sleep 0.01; done) 2>/dev/null </dev/null &'\n"
+        "subprocess.run(['sh', '-c', loop], timeout=10)\n"
+        "print(json.dumps({'reward': 0.0, 'response': told}), flush=True); time.sleep(0.2); sys.exit()"
+    )
+    episode = run(code)
+    assert (response(episode), episode.output.reward) == ("honest", 0.0)
+
+
+def test_a_program_in_a_sandbox_may_open_its_stderr_by_its_name(run: Run) -> None:
+    episode = run("ask('x'); subprocess.run(['sh', '-c', 'echo told >/dev/stderr']); sys.exit(3)")
+    assert episode.failure == "workflow:exit 3" and "stderr ends: 'told'" in episode.error
+
+
+@pytest.mark.parametrize(
+    ("code", "settings", "cause"),
+    [
+        ("x = b'x' * (120 << 20)", {"memory": "100MiB"}, "memory"),
+        ("open('big', 'wb').write(b'x' * (60 << 20))", {"disk": "50MiB"}, "disk"),
+    ],
+)
+def test_a_sandbox_with_too_much_memory_or_disk_is_ended(
+    run: Run, code: str, settings: Any, cause: str
+) -> None:
+    assert run(f"ask('x')\n{code}\ntime.sleep(60)", **settings).failure == f"workflow:{cause}"
+
+
+def test_a_sandbox_is_bounded_without_a_word_in_the_job(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ajet.services.commands.workflow.SANDBOX_BYTES", 100 << 20)
+    code = "ask('x'); f = open('big', 'wb'); [f.write(bytes(1 << 20)) for _ in range(120)]; time.sleep(60)"
+    assert run(code).failure == "workflow:disk"
+    code = "ask('x'); told = [os.statvfs(path).f_blocks * os.statvfs(path).f_frsize for path in ('/tmp', '/dev/shm')]"
+    assert response(run(code)) == [1 << 30] * 2
+
+
 def test_a_program_that_the_sandbox_cannot_start_is_named(run: Run) -> None:
     episode = run("", command=["/bin/sh", "-c", "exec /absent"])
     assert episode.failure == "workflow:exit 127" and "/absent" in episode.error

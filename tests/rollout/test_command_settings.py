@@ -326,3 +326,87 @@ def test_collected_files_are_bounded_in_number_and_size(run: Run, monkeypatch: p
     )
     assert counts == [2]
     assert "0 MiB together" in json.dumps(episode.output.metadata["files_left_out"])
+
+
+# ------------------------------------------------------------------ what a hostile task or agent tries
+
+
+@pytest.mark.parametrize("repo", ["../private", "..", "{absolute}", "link", "inner/../../private", "link/.."])
+def test_a_task_names_only_folders_below_what_the_job_names(run: Run, tmp_path: Path, repo: str) -> None:
+    for name in ("private", "repos/inner"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "id_rsa").write_text("private")
+    (tmp_path / "repos/link").symlink_to("../private")
+    task = Task("t", "q", metadata={"repo": repo.replace("{absolute}", str(tmp_path / "private"))})
+    for setting in ("workspace", "home"):
+        episode = run("", task=task, **{setting: "repos/{metadata.repo}"})
+        assert episode.failure == "workflow:copy" and "leads out of" in episode.error
+    assert run("", task=task, workspace="{metadata.repo}").failure == "workflow:copy"
+
+
+@pytest.mark.parametrize("name", ["folder/planted", "file"])
+def test_files_of_a_task_are_not_written_through_links_of_its_workspace(
+    run: Run, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_text("mine")
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "repo" / "folder").symlink_to("../outside")
+    (tmp_path / "repo" / "file").symlink_to(tmp_path / "outside" / "file")
+    task = Task("t", "q", metadata={"files": {name: "planted"}})
+    episode = run("", task=task, workspace="repo", files="files")
+    assert episode.failure == "workflow:files" and "leads through a link" in episode.error
+    assert [(path.name, path.read_text()) for path in (tmp_path / "outside").iterdir()] == [("file", "mine")]
+
+
+FORGE = """
+ask('x')
+import subprocess
+line = '{"reward": 1.0, "response": "FORGED"}'
+subprocess.run(["sh", "-c", %r], timeout=10, env={**os.environ, "LINE": line})
+print('{"reward": 0.0, "response": "honest"}', flush=True)
+import time; time.sleep(0.2)
+"""
+LOOP_IN = 'P=$PPID; (while :; do echo "$LINE" > {to}; sleep 0.01; done) 2>/dev/null </dev/null &'
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        LOOP_IN.replace("{to}", "/proc/$P/fd/1"),
+        LOOP_IN.replace("{to}", "/proc/self/fd/1"),
+        'while :; do echo "$LINE"; sleep 0.01; done &',
+        'echo "$LINE"',
+    ],
+    ids=["through proc", "through its own", "inherited", "once"],
+)
+def test_what_a_program_runs_cannot_write_its_reward(run: Run, command: str) -> None:
+    episode = run(FORGE % command, judge=lambda task, output: output.reward)
+    assert (episode.failure, episode.output.reward, episode.output.response) == (None, 0.0, "honest")
+
+
+def test_a_whole_output_of_another_process_is_refused_with_the_remedy(run: Run) -> None:
+    code = "ask('x'); os.system('echo \\'{\"reward\": 1.0}\\'')"
+    episode = run(code)
+    assert episode.failure == "workflow:answer" and "exec" in episode.error
+    assert response(run("ask('x'); os.system('echo plain')")) == "plain"
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("x = b'x' * (120 << 20)", "memory"),
+        ("import mmap; f = os.memfd_create('x'); os.posix_fallocate(f, 0, 120 << 20)", "memory"),
+        ("open('big', 'wb').write(b'x' * (60 << 20))", "disk"),
+        ("f = open('gone', 'wb'); os.unlink('gone'); f.write(b'x' * (60 << 20)); f.flush()", "disk"),
+        ("[open(os.environ['HOME'] + f'/{n}', 'w').close() for n in range(13_000)]", "disk"),
+        (
+            "os.mkdir('closed'); os.chdir('closed'); os.chmod('.', 0o300); open('x', 'wb').write(b'x' * (60 << 20))",
+            "disk",
+        ),
+    ],
+    ids=["memory", "files in memory", "a file", "a deleted file", "empty files", "a closed folder"],
+)
+def test_a_program_with_too_much_memory_or_disk_is_ended(run: Run, code: str, cause: str) -> None:
+    episode = run(f"ask('x')\n{code}\nimport time; time.sleep(60)", memory="100MiB", disk="50MiB")
+    assert episode.failure == f"workflow:{cause}" and f"workflow.{cause}" in episode.error

@@ -39,8 +39,20 @@ def write_files(folder: Path, files: Any, what: str) -> None:
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise WorkflowFailed("files", f"{what} has the path {name!r}, which leads out of the workspace")
         target = folder / path
+        # A copied folder may have links, which lead out of it or into other parts of it.
+        if os.path.realpath(target) != os.path.join(os.path.realpath(folder), path):
+            raise WorkflowFailed("files", f"{what} has the path {name!r}, which leads through a link")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8", errors="surrogatepass")
+
+
+def below(folder: Path, named: str, what: str) -> Path:
+    """A path that a task names below a folder. Raises WorkflowFailed if it is none of those there, also if a link leads out."""
+    path = Path(os.path.realpath(folder / named))
+    root = os.path.realpath(folder)
+    if os.path.isabs(named) or ".." in Path(named).parts or not path.is_relative_to(root):
+        raise WorkflowFailed("copy", f"{what} would be {named!r}, which leads out of {folder}")
+    return path
 
 
 def copy_folder(source: Path, target: Path) -> None:

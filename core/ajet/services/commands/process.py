@@ -6,15 +6,21 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
+import struct
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ajet.interfaces.workflow import WorkflowFailed
+from ajet.services.commands.bounds import Bounds, resident
 from ajet.utils.process_group import signal_group
+from ajet.utils.threads import in_thread
 
 MOST_ANSWER = 1 << 20
 """Maximum bytes of the last line of stdout; everything before it is dropped."""
@@ -25,7 +31,9 @@ MOST_PROCESSES = 1024
 GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL."""
 _LOOK = 1.0
-"""Seconds between two looks at the processes."""
+"""Seconds between two looks at the processes, unless looking takes long."""
+_CREDENTIALS = struct.Struct("=iII")
+"""Process, user and group of who has written into a socket."""
 _SAID = 1000
 """Characters of its output that an error shows."""
 
@@ -35,9 +43,11 @@ class Ended:
     """How a program ended."""
 
     cause: str
-    """``exit 1``, ``signal 9``, ``timeout``, ``processes``, or what ``stop`` said; empty if all went well."""
+    """``exit 1``, ``signal 9``, ``timeout``, ``processes``, ``memory``, ``disk``, or what ``stop`` said; empty if all went well."""
     line: str | None
     """The last non-empty line of stdout; None if it is longer than what is kept."""
+    own: str | None
+    """The same of what the program itself has written there, without what others have that it has started."""
     said: str
     """The end of stderr, or of stdout if stderr is empty, with its name."""
     memory: int
@@ -53,11 +63,13 @@ async def run_process(
     stop: asyncio.Future[str] | None = None,
     timeout: float | None = None,
     pass_fds: Sequence[int] = (),
+    bounds: Bounds | None = None,
+    first_writes: bool = False,
 ) -> Ended:
     """Run a command until it ends, ``stop`` has a result, or after ``timeout`` seconds. Cancelling ends it. Raises
-    WorkflowFailed if it cannot start."""
-    out, err = _Tail(MOST_ANSWER), _Tail(MOST_ERRORS)
-    with tempfile.TemporaryFile() as given:
+    WorkflowFailed if it cannot start. ``first_writes``: the command starts the program, which is the first to write to stdout."""
+    out, err = _Stdout(MOST_ANSWER), _Tail(MOST_ERRORS)
+    with tempfile.TemporaryFile() as given, out.theirs:
         given.write(stdin)
         given.seek(0)
         try:
@@ -66,17 +78,20 @@ async def run_process(
                 cwd=folder,
                 env=environment,
                 stdin=given,
-                stdout=subprocess.PIPE,
+                stdout=out.theirs.fileno(),
                 stderr=subprocess.PIPE,
                 pass_fds=pass_fds,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:  # ValueError: an argument that no program can be given
+            out.close()
             said = getattr(error, "strerror", None) or error
             raise WorkflowFailed("start", f"{command[0]}: {said}") from error
-    watched = _Watched(process)
+    watched = _Watched(process, bounds)
     try:
-        await out.read(process.stdout)
+        assert process.stderr
+        os.fchmod(process.stderr.fileno(), 0o666)  # for programs of another user that open /dev/stderr
+        out.listen(None if first_writes else process.pid)
         await err.read(process.stderr)
         cause = await _ended(watched, stop, timeout)
         if watched.process.returncode is None:
@@ -90,7 +105,7 @@ async def run_process(
         out.close()
         err.close()
     said = f"stderr ends: {err.text(_SAID)!r}" if err.text(1) else f"stdout ends: {out.text(_SAID)!r}"
-    return Ended(cause, out.last_line(), said, watched.memory)
+    return Ended(cause, out.last_line(), out.own.last_line(), said, watched.memory)
 
 
 async def _ended(watched: _Watched, stop: asyncio.Future[str] | None, timeout: float | None) -> str:
@@ -105,34 +120,47 @@ async def _ended(watched: _Watched, stop: asyncio.Future[str] | None, timeout: f
             return "timeout"
         code = running.result()
         if code is None:
-            return "processes"
+            return watched.exceeded
         return "" if code == 0 else f"exit {code}" if code > 0 else f"signal {-code}"
     finally:
         running.cancel()
 
 
 class _Watched:
-    """A program and the memory of its processes."""
+    """A program, the memory of its processes and its bounds."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], bounds: Bounds | None) -> None:
         self.process = process
         self.memory = 0
+        self.exceeded = ""
+        """The bound that it has exceeded."""
+        self._bounds = bounds
 
     async def code(self) -> int | None:
-        """The exit code of the command itself, even if its children keep its pipes open; None if it has too many processes. It
+        """The exit code of the command itself, even if its children keep its pipes open; None if it has exceeded a bound. It
         is polled: waiting for a process costs a thread each, or system calls that not every system has."""
         delay, clock = 0.002, asyncio.get_running_loop().time
         look = clock()
         while (code := self.process.poll()) is None:
             if clock() >= look:
-                processes = family(self.process.pid)
-                self.memory = max(self.memory, sum(map(_resident, processes)))
-                if len(processes) > MOST_PROCESSES:
+                took = await self._look()
+                if self.exceeded:
                     return None
-                look = clock() + min(_LOOK, 20 * delay)
+                look = clock() + max(min(_LOOK, 20 * delay), 10 * took)
             await asyncio.sleep(delay)
             delay = min(2 * delay, 0.05)
         return code
+
+    async def _look(self) -> float:
+        """Look at the processes. Returns the seconds that it took."""
+        began = time.monotonic()
+        processes = family(self.process.pid)
+        self.memory = max(self.memory, sum(map(resident, processes)))
+        if len(processes) > MOST_PROCESSES:
+            self.exceeded = "processes"
+        elif bounds := self._bounds:
+            self.exceeded = await in_thread(lambda: bounds.exceeded(processes), "bounds")
+        return time.monotonic() - began
 
 
 def family(pid: int) -> list[int]:
@@ -144,15 +172,6 @@ def family(pid: int) -> list[int]:
             for thread in os.listdir(f"/proc/{parent}/task"):
                 waiting += map(int, Path(f"/proc/{parent}/task/{thread}/children").read_text().split())
     return found
-
-
-def _resident(pid: int) -> int:
-    """Bytes of a process in memory."""
-    try:
-        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
-    except (OSError, IndexError):
-        return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def _end(watched: _Watched) -> None:
@@ -200,3 +219,44 @@ class _Tail(asyncio.Protocol):
         """The last non-empty line; None if it is longer than what is kept."""
         line = bytes(self._data).strip().rpartition(b"\n")[2].strip()
         return None if len(line) > self._most else line.decode(errors="replace")
+
+
+class _Stdout(_Tail):
+    """Keeps the last bytes that come through a socket, and those that the program itself has written. A socket tells who has
+    written, and unlike a pipe it cannot be opened through /proc by what the program has started."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.own = _Tail(most)
+        self._program: int | None = None
+        self._ours, self.theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        if sys.platform == "linux":
+            self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+
+    def listen(self, program: int | None) -> None:
+        """Start reading. ``program``: its process; None if it is the one that writes first."""
+        self._program = program
+        asyncio.get_running_loop().add_reader(self._ours, self._read)
+
+    def close(self) -> None:
+        """See `_Tail.close`."""
+        asyncio.get_running_loop().remove_reader(self._ours)
+        self._ours.close()
+
+    def _read(self) -> None:
+        try:
+            data, about, _, _ = self._ours.recvmsg(1 << 16, socket.CMSG_SPACE(_CREDENTIALS.size))
+        except BlockingIOError:
+            return
+        except OSError:
+            data, about = b"", []
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._ours)
+            self.connection_lost(None)
+            return
+        self.data_received(data)
+        writer = _CREDENTIALS.unpack(about[0][2])[0] if about else None
+        self._program = self._program or writer
+        if writer in (None, self._program):  # macOS does not say who
+            self.own.data_received(data)

@@ -69,12 +69,14 @@ listening = socket.create_server(("127.0.0.1", int(port)), backlog=128)
 with socket.socket(fileno=int(channel)) as channel:
     socket.send_fds(channel, [b"."], [listening.fileno()])
     channel.recv(1)
+os.write(1, b"\\n")
 try:
     os.execvp(command[0], command)
 except OSError as error:
     sys.exit(f"{command[0]}: {error.strerror}")
 """
-"""Becomes the command when the socket has been taken. Python closes its sockets at exec."""
+"""Becomes the command when the socket has been taken. Python closes its sockets at exec. An empty line on stdout says which process
+is the program."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -15,14 +17,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ByteSize, Field, field_validator, model_validator
 
 from ajet.capture.session import current_session
 from ajet.interfaces.base import Count, PathOrName, Seconds
 from ajet.interfaces.prompts import Prompts, current_prompts
 from ajet.interfaces.service import looks_secret, own_python
 from ajet.interfaces.workflow import Tuner, WorkflowFailed, WorkflowPlugin
-from ajet.services.commands.folders import collect, copy_folder, remove_folder, write_files
+from ajet.services.commands.bounds import Bounds
+from ajet.services.commands.folders import below, collect, copy_folder, remove_folder, write_files
 from ajet.services.commands.placeholders import check_placeholders, field_of, fill, has_placeholder, values_of
 from ajet.services.commands.privileges import others_can_read, unused_id
 from ajet.services.commands.process import MOST_ANSWER, Ended, run_process
@@ -34,6 +37,13 @@ MOST_IN_ENVIRONMENT = 96 << 10
 """Larger tasks are passed only on stdin: Linux limits one variable to 128 KiB."""
 FRESH, SHARED = "fresh", "shared"
 _FIELDS = ("reward", "response", "is_success", "metrics", "metadata")
+_HARMLESS = (
+    *("PATH", "LANG", "LANGUAGE", "LC_*", "TERM", "COLORTERM", "TZ", "PYTHONHASHSEED", "PYTHONUNBUFFERED"),
+    *("OMP_NUM_THREADS", "SOURCE_DATE_EPOCH"),
+)
+"""What a program in a sandbox inherits: no list of names that look like secrets is complete."""
+SANDBOX_BYTES = 4 << 30
+"""Bytes of memory, and of disk, that a program in a sandbox may have, if the job does not say."""
 _XDG = {"CONFIG": ".config", "DATA": ".local/share", "STATE": ".local/state", "CACHE": ".cache"}
 
 
@@ -77,7 +87,7 @@ class CommandWorkflow(WorkflowPlugin):
     inherit: tuple[str, ...] | None = Field(
         None,
         description="Environment variables that it gets of yours, as names or patterns (LC_*); default: all but those whose "
-        "names look like secrets.",
+        "names look like secrets, and in a sandbox PATH, LANG, LC_*, TERM, TZ and the like.",
     )
     calls: Count | None = Field(
         None, ge=1, description="Maximum LLM calls of an episode; the next one ends it as workflow:calls."
@@ -91,10 +101,20 @@ class CommandWorkflow(WorkflowPlugin):
         None,
         description="Maximum time of the program, then it ends as workflow:timeout; must be below rollout.timeout.",
     )
+    memory: ByteSize | None = Field(
+        None,
+        gt=0,
+        description="Maximum memory of all its processes, such as 8GiB, then it ends as workflow:memory; default: 4GiB in a sandbox.",
+    )
+    disk: ByteSize | None = Field(
+        None,
+        gt=0,
+        description="Maximum size of workspace and home, then it ends as workflow:disk; default: 4GiB in a sandbox.",
+    )
     answer: str = Field(
         "stdout",
-        description="The response: stdout, its last line (a JSON object may be a whole output); or the text of a file in the "
-        "workspace.",
+        description="The response: stdout, its last line (a JSON object that the program itself writes may be a whole output); or the "
+        "text of a file in the workspace.",
     )
     collect: tuple[str, ...] = Field(
         (), description="Patterns of files in the workspace that the judge gets as output.files."
@@ -195,6 +215,8 @@ class CommandWorkflow(WorkflowPlugin):
     def inherited(self) -> dict[str, str]:
         """The variables of this process that the program gets."""
         names = self.inherit
+        if names is None and self.sandbox != "none":
+            names = _HARMLESS
         if names is None:
             return {name: value for name, value in os.environ.items() if not looks_secret(name)}
         return {
@@ -298,7 +320,17 @@ class _Episode:
                 stop=stop,
                 timeout=plugin.timeout,
                 pass_fds=descriptors,
+                bounds=self._bounds(),
+                first_writes=walled,
             )
+
+    def _bounds(self) -> Bounds | None:
+        """Bounds of memory and disk: what the job says, and in a sandbox both."""
+        plugin = self.plugin
+        most = SANDBOX_BYTES if plugin.sandbox != "none" else sys.maxsize
+        if plugin.sandbox == "none" and plugin.memory is plugin.disk is None:
+            return None
+        return Bounds(plugin.memory or most, plugin.disk or most, list(self._own_folders()))
 
     def _own_folders(self) -> dict[Path, Path]:
         return {path: self._seen(path) for path in (self.workspace, self.home) if path}
@@ -329,11 +361,13 @@ class _Episode:
             write_files(self.workspace, field_of(plugin.files, self.task), f"metadata.{plugin.files}")
 
     def _filled(self, path: str) -> Path:
-        """A path with placeholders, of which each part is filled for itself."""
-        parts = [
-            fill(part, {"id": self.task.id, "query": self.task.query}, self.task) for part in Path(path).parts
-        ]
-        return self.plugin._path(str(Path(*parts)))
+        """A path with placeholders, which is below its parts before the first of them, whatever the task says."""
+        parts = Path(path).parts
+        fixed = list(itertools.takewhile(lambda part: not has_placeholder(part), parts))
+        values = {"id": self.task.id, "query": self.task.query}
+        named = [fill(part, values, self.task) for part in parts[len(fixed) :]]
+        folder = self.plugin._path(str(Path(*fixed)))
+        return below(folder, os.sep.join(named), path) if named else folder
 
     def _answer(self, ended: Ended) -> WorkflowOutput:
         """What the program answered. Raises WorkflowFailed."""
@@ -343,9 +377,17 @@ class _Episode:
                 ended.cause, f"{command} {_ENDED.get(ended.cause, 'ended with ' + ended.cause)}; {ended.said}"
             )
         if self.plugin.answer == "stdout":
+            if ended.own and _whole_output(ended.own):
+                return read_answer(ended.own)
             if ended.line is None:
                 raise WorkflowFailed("answer", f"the last line of stdout is longer than {MOST_ANSWER} bytes")
-            return read_answer(ended.line)
+            if _whole_output(ended.line):
+                raise WorkflowFailed(
+                    "answer",
+                    f"a process that {self.plugin.command[0]} has started wrote the last line of stdout, a whole output: so could what "
+                    "the model runs. Let the program itself write it; a shell starts it with exec.",
+                )
+            return WorkflowOutput(response=ended.line)
         path = self.workspace / self.plugin.answer
         if (
             not os.path.realpath(path).startswith(os.path.realpath(self.workspace) + os.sep)
@@ -374,6 +416,8 @@ _ENDED = {
     "tokens": "was ended at its limit of sampled tokens",
     "timeout": "was ended at its time limit",
     "processes": "was ended because it had too many processes",
+    "memory": "was ended because its processes had more memory than workflow.memory",
+    "disk": "was ended because its workspace and home were larger than workflow.disk",
 }
 
 
@@ -387,14 +431,20 @@ def as_json(task: Task) -> dict[str, Any]:
     }
 
 
-def read_answer(line: str) -> WorkflowOutput:
-    """Parse the last line of stdout: a JSON object with fields of `WorkflowOutput`, else plain text. Raises
-    WorkflowFailed for an object with such fields and faults."""
+def _whole_output(line: str) -> dict[str, Any] | None:
+    """The JSON object of a line that has fields of `WorkflowOutput`; None of any other line."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
-        return WorkflowOutput(response=line)
-    if not isinstance(found, dict) or not found.keys() & set(_FIELDS):
+        return None
+    return found if isinstance(found, dict) and found.keys() & set(_FIELDS) else None
+
+
+def read_answer(line: str) -> WorkflowOutput:
+    """Parse the last line of stdout: a JSON object with fields of `WorkflowOutput`, else plain text. Raises
+    WorkflowFailed for an object with such fields and faults."""
+    found = _whole_output(line)
+    if found is None:
         return WorkflowOutput(response=line)
     if unknown := sorted(found.keys() - set(_FIELDS)):
         raise _unreadable(f"has an unknown field {unknown[0]!r}; known: {', '.join(_FIELDS)}")
