@@ -10,7 +10,7 @@ import pytest
 
 from ajet.reports.comparison import Comparison, Outcome, compare
 from ajet.types import Spent
-from ajet.utils.paired import holm, mean_and_error, sign_flip
+from ajet.utils.paired import first_and_last, holm, mean_and_error, sign_flip, student
 
 DARWIN = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
 """Heights of cross-fertilised maize less those of self-fertilised, in eighths of an inch: the example for which Fisher
@@ -37,6 +37,26 @@ def test_pairs_without_a_difference_say_nothing() -> None:
 
 def test_sums_that_differ_by_rounding_only_are_equal() -> None:
     assert sign_flip([0.1, 0.2, -0.3]) == 1.0
+
+
+def test_first_and_last_values_are_compared_with_all_orders() -> None:
+    # By hand: 3, 2 and 3 of 8 values have 560 places, and in 2 of them the difference is as large.
+    assert first_and_last([1, 2, 3, 10, 11, 20, 30, 40], 3) == pytest.approx(2 / 560, abs=0.003)
+    assert first_and_last([1, 2, 3, 4, 5, 6], 3) == pytest.approx(2 / 20, abs=0.02)
+    assert first_and_last([0.5] * 9, 3) == first_and_last([0.1, 0.2, 0.3, 9.0, 0.3, 0.2, 0.1], 3) == 1
+
+
+@pytest.mark.parametrize("steps", [7, 10, 20])
+def test_a_sequence_without_a_change_seldom_differs(steps: int) -> None:
+    cases, draw = 400, np.random.default_rng(steps)
+    found = sum(
+        first_and_last(draw.binomial(8, 0.05, steps).tolist(), 3, seed) < 0.05 for seed in range(cases)
+    )
+    assert found < 0.08 * cases  # 0.05 + 3 standard errors
+
+
+def test_students_t_is_that_of_the_table() -> None:
+    assert [student(n) for n in (3, 4, 9, 30)] == pytest.approx([3.182, 2.776, 2.262, 2.042], abs=0.01)
 
 
 def test_holm_corrects_as_in_his_paper() -> None:

@@ -238,6 +238,42 @@ def test_what_has_been_learned_completely_is_no_missing_signal() -> None:
     assert not alarms.found
 
 
+@pytest.mark.parametrize(("reward", "alarms"), [(0.875, set()), (0.3, {"entropy_collapse", "no_signal"})])
+def test_a_run_that_explores_no_more_is_ill_only_if_it_has_not_learned(
+    reward: float, alarms: set[str]
+) -> None:
+    lines = healthy()
+    later(groups_zero_advantage=1.0, reward=reward, reward_std=0.33, sampled_entropy=0.001)(lines)
+    found = Alarms()
+    found.replay(line for line in lines if line["type"] == "train")
+    assert set(found.found) == alarms
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_answers_that_shrink_while_the_reward_rises_are_no_fault(seed: int) -> None:
+    lines = [line for line in healthy(seed, base=0.27) if line["type"] == "train"]
+    for line in lines:  # half as many groups: the reward is noisier
+        line |= {"groups": 4, "answer_tokens": 60 - 50 / (1 + np.exp(-(line["step"] - 20) / 4))}
+    alarms = Alarms()
+    alarms.replay(lines)
+    assert "length_collapse" not in alarms.found
+
+
+def test_a_judge_that_gives_one_reward_is_named() -> None:
+    lines = [line for line in healthy() if line["type"] == "train"]
+    for line in lines:
+        line |= {
+            "reward": 0.8,
+            "reward_std": 0.0,
+            "reward_min": 0.8,
+            "reward_max": 0.8,
+            "groups_zero_advantage": 1.0,
+        }
+    alarms = Alarms()
+    alarms.replay(lines)
+    assert "the judge gives every episode the reward 0.8" in alarms.found["no_signal"].what
+
+
 def test_transcripts_have_no_rewards_and_raise_none() -> None:
     alarms = Alarms()
     assert [alarms.step(step, {"loss": 1.0 / step, "seconds_update": 1.0}) for step in range(1, 30)] == [

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ajet.learning.batch import RolloutBatch
@@ -99,6 +100,27 @@ def test_a_model_that_still_solves_validation_tasks_is_not_ruined(tmp_path: Path
     ended = Ruins(steps).run(tmp_path, validation=[0.2, 0.2])
     assert not ended.ruined and "the reward has collapsed: since step 3" in ended.collapsed
     assert Ruins(steps).run(tmp_path / "other", validation=[0.2, 0.0]).ruined
+
+
+def test_healthy_runs_whose_rewards_are_rare_do_not_collapse() -> None:
+    """The share of passes stays 0.03, in 4 groups of 8; most groups have equal rewards, and many steps only such groups."""
+    collapsed = 0
+    for seed in range(50):
+        check = CollapseCheck()
+        passed = np.random.default_rng(seed).random((150, 4, 8)) < 0.03
+        found = False
+        for step, groups in enumerate(passed, 1):
+            equal = np.mean([group.all() or not group.any() for group in groups])
+            metrics = {
+                "reward": groups.mean(),
+                "reward_std": groups.std(),
+                "groups": 4,
+                "groups_zero_advantage": equal,
+            }
+            check.follow(step, {name: float(value) for name, value in metrics.items()})
+            found = found or bool(check.found())
+        collapsed += found
+    assert collapsed <= 1
 
 
 def test_metrics_without_groups_are_no_collapse() -> None:

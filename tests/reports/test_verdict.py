@@ -52,9 +52,9 @@ def test_a_gain_on_the_same_tasks_beyond_chance_is_learned() -> None:
     )
 
 
-def test_a_change_within_chance_is_unlearned_and_says_what_would_have_shown() -> None:
+def test_a_change_within_chance_is_not_shown_and_the_verdict_says_what_would_have_shown() -> None:
     found = verdict_of(run([False] * 9 + [True], [True, *[False] * 8, True]))
-    assert found and found.outcome == "unlearned"
+    assert found and found.outcome == "no change shown"
     assert "within chance: only a change of about" in found.lines[0] and "ajet forecast" in str(found)
 
 
@@ -72,7 +72,7 @@ def test_a_failed_episode_has_not_succeeded() -> None:
     ("rewards", "outcome"),
     [
         ([0.1, 0.12, 0.11, 0.5, 0.6, 0.8, 0.81, 0.79], "learned"),
-        ([0.1, 0.3, 0.2, 0.1, 0.3, 0.15, 0.25, 0.2], "unlearned"),
+        ([0.1, 0.3, 0.2, 0.1, 0.3, 0.15, 0.25, 0.2], "no change shown"),
         ([0.1, 0.9], "unknown"),
     ],
 )
@@ -90,6 +90,72 @@ def test_alarms_are_in_the_verdict_with_the_remedy_of_the_first() -> None:
         "failed_episodes from step 4, on 5 steps: 50% of the episodes fail" in line for line in found.lines
     )
     assert found.advice[0].startswith("`ajet show` has their causes")
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (run([False] * 5, [True] * 5), "it takes 6 validation tasks to show any change"),
+        (run(rewards=[0, 0, 0, 1, 1, 1]), "it takes 7 steps to show any change"),
+        (run(rewards=[0.5, 0.5, 0.5, 0.9, 0.6, 0.6, 0.6]), "only a change of about 0.00 would have shown"),
+    ],
+)
+def test_too_little_to_show_a_change_shows_none_and_says_so(made: Run, told: str) -> None:
+    found = verdict_of(made)
+    assert found and found.outcome == "no change shown" and told in found.lines[0]
+
+
+def test_rewards_that_say_more_than_success_are_compared_too() -> None:
+    made = run([False] * 12, [False] * 12)
+    for entry in made.entries:
+        entry.reward = 0.28 if entry.step == 0 else 0.01
+    found = verdict_of(made)
+    assert found and found.outcome == "worse" and found.lines[0].startswith("worse: reward on 12 validation")
+
+
+CUT = {"episodes_cut": 10.0, "episodes": 10.0, "reward_cut": 0.0, "reward_min": 0.0, "reward_max": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "metrics", "first"),
+    [
+        # Entropy explodes at step 7 of a run that learns nothing, after answers are cut at step 4: the rate is the cause.
+        (
+            ([False] * 9, [False] * 9),
+            {**CUT, "sampled_entropy": 4.0},
+            "Training has ruined the model: the entropy",
+        ),
+        (
+            ([True] * 9, [False] * 9),
+            CUT,
+            "Train again from the beginning with a lower train.learning_rate (now 0.001).",
+        ),
+        (([False] * 9, [True] * 9), CUT, "Show the model a short answer"),
+        (([False] * 9, [False] * 9), CUT, "Show the model a short answer"),
+        (
+            ([True] * 9, [False] * 9),
+            {"episodes": 10.0, "episodes_failed": 9.0},
+            "`ajet show` has their causes",
+        ),
+    ],
+)
+def test_the_remedy_of_the_cause_comes_first(
+    outcomes: tuple[Successes, Successes], metrics: dict[str, float], first: str
+) -> None:
+    made = run(*outcomes, rewards=[0.1] * 8, groups=4.0, reward_std=0.3, **metrics)
+    if "sampled_entropy" in metrics:
+        for line in made.metrics[:3]:
+            line["sampled_entropy"] = 1.0
+    made.job["train"] = {"learning_rate": 1e-3}
+    found = verdict_of(made)
+    assert found and found.advice[0].startswith(first), found.lines
+
+
+@pytest.mark.parametrize(("equal", "advised"), [(0.2, True), (1.0, False)])
+def test_training_on_is_advised_where_groups_still_differ(equal: float, advised: bool) -> None:
+    found = verdict_of(run([False] * 10, [True] * 8 + [False] * 2, groups_zero_advantage=equal))
+    assert found and found.outcome == "learned"
+    assert any("Train on" in line for line in found.advice) == advised
 
 
 def test_what_trains_nothing_has_no_verdict() -> None:

@@ -89,6 +89,10 @@ class History:
             return float(now[0] >= 0.5)
         return (now[0] - self.low) / (self.high - self.low)
 
+    def learned(self) -> bool:
+        """Whether the reward has risen, to more than half of what can be had."""
+        return self.rise() >= 2 and self.level() >= 0.5
+
 
 def apart(one: tuple[float, float], other: tuple[float, float]) -> float:
     """The difference of two means in standard errors."""

@@ -53,11 +53,15 @@ def _no_signal(h: History) -> str:
         equal += step.get("groups_zero_advantage", 0) * step.get("groups", 0) + _skipped(step)
     if len(h.steps) < RECENT or groups < GROUPS or wilson(equal / groups, groups)[1] <= 0.9:
         return ""
-    solved = h.level() >= 0.9
-    if h.collapse.found() or (solved and h.rise() >= 2):  # what it has learned, it need not learn
+    if h.collapse.found() or h.learned():  # what it has learned, it need not learn
         return ""
-    why = "solved already" if solved else "too hard, or the model always does the same"
-    return f"{equal:.0f} of the last {groups:.0f} groups have equal rewards, so nothing is learned: the tasks are {why}"
+    if h.low == h.high not in (0, 1):
+        why = f"the judge gives every episode the reward {h.low:g}"
+    elif h.level() >= 0.9:
+        why = "the tasks are solved already"
+    else:
+        why = "the tasks are too hard, or the model always does the same"
+    return f"{equal:.0f} of the last {groups:.0f} groups have equal rewards, so nothing is learned: {why}"
 
 
 def _skipped(step: Metrics) -> float:
@@ -66,7 +70,9 @@ def _skipped(step: Metrics) -> float:
 
 def _entropy_collapse(h: History) -> str:
     first, now, equal = h.first("sampled_entropy"), h.now("sampled_entropy"), h.now("groups_zero_advantage")
-    if first is None or now is None or now >= 0.1 * first or (equal or 0) < 0.8 or h.level() >= 0.9:
+    if first is None or now is None or now >= 0.1 * first or (equal or 0) < 0.8:
+        return ""
+    if h.learned() or h.level() >= 0.9:
         return ""
     return f"the entropy has fallen from {first:.3g} to {now:.3g} nats a token, so the model explores no more"
 
@@ -87,7 +93,7 @@ def _length_explosion(h: History) -> str:
 
 def _length_collapse(h: History) -> str:
     pair = h.both("answer_tokens")
-    if not pair or pair[1] > min(pair[0] / 3, pair[0] - 8) or h.rise() >= 2:
+    if not pair or pair[1] > min(pair[0] / 3, pair[0] - 8) or h.rise() >= 1:
         return ""
     return f"answers have shrunk from {pair[0]:.0f} to {pair[1]:.0f} tokens, and the reward has not risen"
 
@@ -232,6 +238,10 @@ STEP_RULES: Mapping[str, Rule] = {
         _slow, "Look at the machine and the agent's services; `ajet show` has the time of each episode"
     ),
 }
+RUINS = frozenset(
+    {"collapse", "reward_fell", "entropy_explosion", "length_collapse", "repetition", "kl_drift"}
+)
+"""Rules by which training itself has ruined the model."""
 VALIDATION_RULES: Mapping[str, Rule] = {
     "overfitting": Rule(
         _overfitting, "Use more tasks, fewer steps, or train.keep_best; take the checkpoint of then"

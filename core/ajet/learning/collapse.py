@@ -12,10 +12,9 @@ from pathlib import Path
 from ajet.rollout.checkpoints import checkpoints, step_of
 from ajet.types import Metrics
 
-RARE = 1e-3
-"""Equal groups in a row that are less probable than this are a collapse."""
-EARLY = 0.01
-"""So are, after few groups, only those that are also less probable than this by Laplace's rule."""
+RARE = 0.01
+"""Equal groups in a row that are less probable than this over the square of the steps so far are a collapse. As they may begin at any
+step, all steps together then find one in a healthy run with a probability below this."""
 
 
 class CollapseCheck:
@@ -28,6 +27,7 @@ class CollapseCheck:
         """Their value."""
         self._equal = 0.0
         """Groups since then."""
+        self._steps = 0
         self._before = self._equal_before = self._rewards_before = 0.0
         """Earlier groups, those of them with equal rewards, and the sum of their mean rewards."""
 
@@ -42,14 +42,14 @@ class CollapseCheck:
         )
 
     def _is_rare(self) -> bool:
-        """Whether so many groups with equal rewards in a row are improbable: at the share of such groups before, and also, less
-        strictly, by Laplace's rule of succession, which allows for how little a few groups say of that share."""
+        """Whether so many groups with equal rewards in a row are improbable at the share of such groups before, by Laplace's rule
+        of succession, which allows for how little a few groups say of that share."""
         equal, before = self._equal_before + 1, self._before + 2
         lgamma = math.lgamma
         succession = math.exp(
             lgamma(equal + self._equal) - lgamma(equal) - lgamma(before + self._equal) + lgamma(before)
         )
-        return bool((equal / before) ** self._equal < RARE and succession < EARLY)
+        return succession < RARE / self._steps**2
 
     def ruined(self, after: Metrics, run_dir: Path, learning_rate: float) -> str:
         """How training has ruined the model, as far as rewards show, and the remedy; "" if it has not. ``after`` are the metrics
@@ -64,6 +64,7 @@ class CollapseCheck:
         reward, share, groups = (metrics.get(name) for name in ("reward", "groups_zero_advantage", "groups"))
         if reward is None or share is None or groups is None:
             return
+        self._steps += 1
         one_value = share == 1 and metrics.get("reward_std", 0.0) < 1e-9
         if self.since and not (one_value and math.isclose(reward, self.reward)):
             self._count(self._equal, self._equal, self.reward)
@@ -86,11 +87,12 @@ def saved_before(run_dir: Path, step: float = math.inf) -> Path | None:
     return next((path for path in reversed(checkpoints(run_dir)) if step_of(path) < step), None)
 
 
-def train_again(checkpoint: Path | None, learning_rate: float) -> str:
+def train_again(checkpoint: Path | None, learning_rate: float | None) -> str:
     """The remedy for a model that training has ruined; ``checkpoint`` is the last from before."""
     start = (
         f"from its last checkpoint before that, if it is still good (--model {checkpoint}),"
         if checkpoint
         else "from the beginning"
     )
-    return f"Train again {start} with a lower train.learning_rate (now {learning_rate:g})."
+    now = "" if learning_rate is None else f" (now {learning_rate:g})"
+    return f"Train again {start} with a lower train.learning_rate{now}."

@@ -5,21 +5,26 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from ajet.learning.alarm_history import RECENT
+from ajet.learning.alarm_rules import RUINS
 from ajet.learning.alarms import Alarm, describe
+from ajet.learning.collapse import saved_before, train_again
 from ajet.reports.folder import Entry, Run
 from ajet.runs.alarms import recorded_alarms
-from ajet.utils.paired import mean_and_error, sign_flip
-from ajet.utils.pass_at_k import Z
+from ajet.utils.paired import first_and_last, holm, mean_and_error, sign_flip, student
 
+Outcome = Literal["learned", "no change shown", "worse", "unknown"]
 SIGNIFICANT = 0.05
-POWER = 2.8
-"""Standard errors of a change that a test at 5 % finds in 80 % of cases: 1.96 + 0.84."""
+POWER = 0.84
+"""Standard errors beyond an interval's that a change must have to be found in 80 % of cases."""
 LEAST_STEPS = 6
+STEPS_THAT_SHOW, TASKS_THAT_SHOW = 7, 6
+"""With fewer, no test finds a change at 5 %: 6 steps have only 20 different orders of their halves, 5 tasks 32 signs."""
 SOLVED = 0.95
+_CAUSES = frozenset({*RUINS, "failed_episodes", "overfitting"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +39,30 @@ class Change:
     error: float
     """The gain's standard error."""
     p: float
-    """The p-value: of `sign_flip` for tasks, of a normal distribution for training steps."""
+    """The p-value: of `sign_flip` for tasks, of `first_and_last` for training steps."""
     count: int
     """Tasks, or training steps."""
+    freedom: int
+    """Degrees of freedom of the error."""
     solved: int = 0
     """Tasks that got better."""
     lost: int = 0
     """Tasks that got worse."""
+    takes: str = ""
+    """What it takes to show a change, where there is too little for that."""
 
     @property
     def interval(self) -> tuple[float, float]:
         """Of the gain."""
-        return self.gain - Z * self.error, self.gain + Z * self.error
+        wide = student(self.freedom) * self.error
+        return self.gain - wide, self.gain + wide
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What became of a run."""
 
-    outcome: Literal["learned", "unlearned", "worse", "unknown"]
+    outcome: Outcome
     change: Change | None
     alarms: Sequence[Alarm]
     advice: Sequence[str]
@@ -80,9 +90,10 @@ class Verdict:
             f"{found.figure} {found.before:.3f} → {found.after:.3f}, a change of {found.gain:+.3f} "
             f"({low:+.3f} to {high:+.3f}), {chance}{moved}"
         )
-        if self.outcome == "unlearned":
-            told += (
-                f". That is within chance: only a change of about {POWER * found.error:.2f} would have shown"
+        if self.outcome == "no change shown":
+            would = (POWER + student(found.freedom)) * found.error
+            told += ". That is within chance: " + (
+                found.takes or f"only a change of about {would:.2f} would have shown"
             )
         return told
 
@@ -94,45 +105,63 @@ def verdict_of(run: Run) -> Verdict | None:
         return None
     alarms = recorded_alarms(run.job, list(run.metrics))
     change = _validated(run.entries) or _trained(trained)
+    outcome: Outcome
     if change is None:
-        outcome: Literal["learned", "unlearned", "worse", "unknown"] = "unknown"
+        outcome = "unknown"
     elif change.p >= SIGNIFICANT:
-        outcome = "unlearned"
+        outcome = "no change shown"
     else:
         outcome = "learned" if change.gain > 0 else "worse"
-    return Verdict(outcome, change, alarms, tuple(_advice(run.dir, outcome, change, alarms)))
+    return Verdict(outcome, change, alarms, tuple(_advice(run, outcome, change, alarms)))
 
 
 def _validated(entries: Sequence[Entry]) -> Change | None:
     """The same tasks in the first and the last validation; None without two of them. A failed episode has not succeeded;
-    where only rewards are given, it is left out."""
+    where only rewards are given, it is left out. Rewards that say more than success are compared, too, with p-values for two tests."""
     episodes = [e for e in entries if e.phase == "validation"]
     steps = sorted({e.step for e in episodes})
     if len(steps) < 2:
         return None
-    judged = [e.is_success for e in episodes if e.failure is None]
-    by_success = bool(judged) and all(success is not None for success in judged)
-    before, after = (_by_task(episodes, step, by_success) for step in (steps[0], steps[-1]))
+    judged = [e for e in episodes if e.failure is None]
+    by_success = bool(judged) and all(e.is_success is not None for e in judged)
+    figures = ["accuracy"] if by_success else ["reward"]
+    if by_success and any(e.reward != bool(e.is_success) for e in judged):
+        figures.append("reward")
+    compared = [
+        _of_tasks(name, *(_by_task(episodes, step, name) for step in (steps[0], steps[-1])))
+        for name in figures
+    ]
+    found = [change for change in compared if change]
+    found = [replace(change, p=p) for change, p in zip(found, holm([c.p for c in found]), strict=True)]
+    return next((change for change in found if change.p < SIGNIFICANT), found[0] if found else None)
+
+
+def _of_tasks(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> Change | None:
     tasks = [task for task in before if task in after]
     if len(tasks) < 2:
         return None
     changes = [after[task] - before[task] for task in tasks]
     gain, error = mean_and_error(changes)
     return Change(
-        f"{'accuracy' if by_success else 'reward'} on {len(tasks)} validation tasks",
-        statistics.fmean(before[task] for task in tasks),
-        statistics.fmean(after[task] for task in tasks),
-        gain,
-        error or 0.0,
-        sign_flip(changes),
-        len(tasks),
-        sum(change > 0 for change in changes),
-        sum(change < 0 for change in changes),
+        figure=f"{name} on {len(tasks)} validation tasks",
+        before=statistics.fmean(before[task] for task in tasks),
+        after=statistics.fmean(after[task] for task in tasks),
+        gain=gain,
+        error=error or 0.0,
+        p=sign_flip(changes),
+        count=len(tasks),
+        freedom=len(tasks) - 1,
+        solved=sum(change > 0 for change in changes),
+        lost=sum(change < 0 for change in changes),
+        takes=f"it takes {TASKS_THAT_SHOW} validation tasks to show any change"
+        if len(tasks) < TASKS_THAT_SHOW
+        else "",
     )
 
 
-def _by_task(episodes: Sequence[Entry], step: int, by_success: bool) -> dict[str, float]:
+def _by_task(episodes: Sequence[Entry], step: int, figure: str) -> dict[str, float]:
     values: dict[str, list[float]] = {}
+    by_success = figure == "accuracy"
     for e in episodes:
         if e.step == step and (by_success or e.failure is None):
             values.setdefault(e.task, []).append(float(bool(e.is_success)) if by_success else e.reward)
@@ -144,22 +173,40 @@ def _trained(lines: Sequence[Mapping[str, float]]) -> Change | None:
     if len(lines) < LEAST_STEPS:
         return None
     count = max(LEAST_STEPS // 2, len(lines) // 5)
-    parts = [[line["reward"] for line in part] for part in (lines[:count], lines[-count:])]
-    (before, e0), (after, e1) = map(mean_and_error, parts)
-    error = math.hypot(e0 or 0.0, e1 or 0.0)
-    p = math.erfc(abs(after - before) / error / math.sqrt(2)) if error else float(after == before)
-    figure = f"reward of the first and the last {count} steps, whose tasks may differ,"
-    return Change(figure, before, after, after - before, error, p, count)
+    rewards = [line["reward"] for line in lines]
+    (before, e0), (after, e1) = map(mean_and_error, (rewards[:count], rewards[-count:]))
+    return Change(
+        figure=f"reward of the first and the last {count} steps, whose tasks may differ,",
+        before=before,
+        after=after,
+        gain=after - before,
+        error=math.hypot(e0 or 0.0, e1 or 0.0),
+        p=first_and_last(rewards, count),
+        count=count,
+        freedom=2 * (count - 1),
+        takes=f"it takes {STEPS_THAT_SHOW} steps to show any change" if len(lines) < STEPS_THAT_SHOW else "",
+    )
 
 
-def _advice(run_dir: Path, outcome: str, change: Change | None, alarms: Sequence[Alarm]) -> Iterator[str]:
-    if alarms:
-        yield f"{alarms[0].remedy}."
-    elif outcome == "worse":
-        yield "Lower train.learning_rate, or set train.kl, and keep the best checkpoint (train.keep_best)."
-    elif outcome == "unlearned":
+def _advice(run: Run, outcome: Outcome, change: Change | None, alarms: Sequence[Alarm]) -> Iterator[str]:
+    """What to try next. Where training has not helped, the first alarm that says why comes before those that only follow from it."""
+    causes = [alarm for alarm in alarms if outcome == "learned" or alarm.name in _CAUSES]
+    first = causes[0] if causes else alarms[0] if alarms and outcome != "worse" else None
+    if outcome == "worse" if first is None else outcome != "learned" and first.name in RUINS:
+        what = f"Training has ruined the model: {first.what}. " if first else ""
+        rate = (run.job.get("train") or {}).get("learning_rate")
+        yield what + train_again(saved_before(run.dir, first.step) if first else None, rate)
+    elif first:
+        yield f"{first.remedy}."
+    elif outcome == "no change shown":
         yield "`ajet forecast JOB` says what stands in the way; or train more steps, and validate on more tasks (eval.episodes)."
-    elif outcome == "learned" and change and change.after < SOLVED:
-        yield f"Train on, as the reward is not near its end: ajet run --resume {run_dir} --steps N."
+    elif outcome == "learned" and change and change.after < SOLVED and _has_signal(run):
+        yield f"Train on, as the reward is not near its end: ajet run --resume {run.dir} --steps N."
     if change is None or "validation" not in change.figure:
         yield "With validation tasks (task.validation), a verdict compares the same tasks before and after."
+
+
+def _has_signal(run: Run) -> bool:
+    """Whether some of the last groups had different rewards."""
+    last = [line for line in run.metrics if line["type"] == "train"][-RECENT:]
+    return statistics.fmean(line.get("groups_zero_advantage", 0.0) for line in last) < 0.9

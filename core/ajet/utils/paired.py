@@ -1,8 +1,10 @@
-"""Whether a mean differs from another by more than chance: standard errors, a paired test, and several tests at once.
+"""Whether a mean differs from another by more than chance: standard errors, tests of pairs and of a sequence, and several at once.
 
 The test is Fisher's randomisation test for pairs (R. A. Fisher, The Design of Experiments, 1935, section 21), also called
 sign-flip permutation test: if two models are alike, each difference of a pair is as likely to have the other sign. It
-assumes no distribution and is exact for any number of pairs. Several p-values are corrected by S. Holm, A simple
+assumes no distribution and is exact for any number of pairs. The same holds for a sequence in which nothing changes: its values
+are as likely in any other order (E. J. G. Pitman, Significance tests which may be applied to samples from any populations,
+Supplement to the Journal of the Royal Statistical Society 4, 1937). Several p-values are corrected by S. Holm, A simple
 sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6 (1979).
 """
 
@@ -17,6 +19,8 @@ ALL_SIGNS = 16
 """Up to this many pairs that differ, all combinations of signs are counted."""
 DRAWS = 20_000
 """Combinations drawn for more pairs."""
+ORDERS = 2_000
+"""Orders drawn of a sequence."""
 _AT_ONCE = 2_000
 
 
@@ -53,6 +57,29 @@ def sign_flip(differences: Sequence[float], seed: int = 0) -> float:
         signs = generator.integers(0, 2, (min(_AT_ONCE, DRAWS - start), len(found)), np.int8) * 2 - 1
         extreme += int((np.abs(signs @ found) >= far).sum())
     return (extreme + 1) / (DRAWS + 1)
+
+
+def first_and_last(values: Sequence[float], count: int, seed: int = 0) -> float:
+    """The two-sided p-value of the difference between the means of the first and of the last ``count`` values: the share of all
+    orders of the values in which it is as large. The orders are drawn with ``seed``, and the one found is counted as one of them."""
+    found = np.array(values, np.float64)
+    signs = np.zeros(len(found))
+    signs[:count], signs[-count:] = -1, 1
+    far = abs(found @ signs) - 1e-9 * np.abs(found).sum()  # equal sums may differ by rounding
+    orders = np.random.default_rng(seed).permuted(np.broadcast_to(found, (ORDERS, len(found))), axis=1)
+    return float((np.count_nonzero(np.abs(orders @ signs) >= far) + 1) / (ORDERS + 1))
+
+
+def student(freedom: int, z: float = 1.96) -> float:
+    """Standard errors of an interval that holds in 95 % of cases, where the error is known with so many degrees of freedom:
+    Student's t, by the expansion of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5."""
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return float(z + sum(term / freedom**power for power, term in enumerate(terms, 1)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
