@@ -102,6 +102,7 @@ class Counting:
 
     def save(self, path: Path) -> None:
         path.mkdir()
+        (path / "model.safetensors").write_bytes(bytes(range(99)))
 
 
 class WithoutTokens(RunRecorder):
@@ -180,6 +181,7 @@ class Runs:
                 recorder=recorder,
                 on_episode=lambda *_: None,
                 filters=filters,
+                adapters=[target for target, keys in (target_keys or {}).items() if keys.get("lora")],
             )
             loop = Loop(
                 trainer=trainer,

@@ -5,6 +5,8 @@
     batches.py   what each step trained
     credit.py    which advantages and weights the algorithm's paper gives
     branches.py  answers that came to nothing
+    filters.py   which calls the filters and limits of the job leave out
+    counts.py    how many episodes and groups a step has, and what metrics.jsonl says of them
     prompts.py   what the model's chat template writes
     steps.py     compares all of these, step by step
     report.py    the table and the object that `ajet audit` prints

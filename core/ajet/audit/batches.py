@@ -36,6 +36,7 @@ class Step:
     calls_left_out: Mapping[str, Mapping[str, Sequence[int]]]
     episodes_left_out: Mapping[str, Sequence[str]]
     sums: Sequence[Mapping[str, float]]
+    learning_rate: float
     zero_costs_nothing: bool
     with_tokens: bool
 
@@ -79,6 +80,7 @@ def read_step(folder: Folder, step: int) -> Step:
         left_out["calls"],
         left_out["episodes"],
         about["sums"],
+        about["learning_rate"],
         about["zero_costs_nothing"],
         about["with_tokens"],
     )

@@ -98,16 +98,18 @@ def _openings(rows: Sequence[tuple[int, Message]]) -> list[int]:
 
 def _has(message: Message, answer: Message) -> bool:
     """Whether a message repeats an answer, or quotes its text."""
-    text = _text(answer)
-    if message["role"] == "assistant" and (_text(message), _called(message)) == (text, _called(answer)):
+    said = text(answer)
+    if message["role"] == "assistant" and (text(message), _called(message)) == (said, _called(answer)):
         return True
-    return bool(text) and text in _text(message)
+    return bool(said) and said in text(message)
 
 
-def _text(message: Message) -> str:
+def text(message: Message, *, strip: bool = True) -> str:
+    """The text of a message, an assistant's without its thoughts; by default without outer spaces."""
     content = message.get("content") or ""
-    text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
-    return (_THOUGHTS.sub("", text) if message["role"] == "assistant" else text).strip()
+    whole = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+    whole = _THOUGHTS.sub("", whole) if message["role"] == "assistant" else whole
+    return whole.strip() if strip else whole
 
 
 def _called(message: Message) -> str:

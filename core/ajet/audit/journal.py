@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,8 @@ import numpy as np
 from ajet.audit.files import Folder
 
 JOURNAL = "episodes.jsonl"
+ROUNDING = 1e-4
+"""How far a logprob may be above 0, because floating point rounds."""
 
 
 @dataclass(slots=True)
@@ -75,22 +77,37 @@ class Call:
         """Whether a fork got the answer from its parent, which sampled it."""
         return bool(self.data["tokens"].get("replayed"))
 
+    @property
+    def place(self) -> int | None:
+        """Where the call that it replays is on its parent's path; None if unknown."""
+        found = self.data["tokens"].get("place")
+        return None if found is None else int(found)
+
     @cached_property
     def versions(self) -> Any:
         """int32: the weight version that sampled each token."""
         return np.frombuffer(base64.b64decode(self.data["tokens"]["versions"]), "<i4")
 
     @cached_property
+    def logprobs(self) -> Any:
+        """float32: those of its tokens when they were sampled."""
+        return np.frombuffer(base64.b64decode(self.data["tokens"]["logprobs"]), "<f4")
+
+    @cached_property
     def checksum(self) -> int:
         """CRC-32 of its logprobs."""
-        return zlib.crc32(base64.b64decode(self.data["tokens"]["logprobs"]))
+        return zlib.crc32(self.logprobs.tobytes())
 
     def fault(self) -> str:
         """Whether its own numbers contradict each other; empty if not."""
-        count = self.end - self.start
-        logprobs = len(base64.b64decode(self.data["tokens"]["logprobs"])) // 4
+        count, logprobs = self.end - self.start, len(self.logprobs)
         if not count == logprobs == len(self.versions):
             return f"it has {count} tokens, {logprobs} logprobs and {len(self.versions)} weight versions"
+        good = (self.logprobs > -np.inf) & (self.logprobs <= ROUNDING)  # NaN is neither
+        if not good.all():
+            return f"the logprob of a token is {self.logprobs[good.argmin()]:g}"
+        if self.replayed and "fork" not in self.episode.line:
+            return "it is marked as replayed, but its episode is no fork"
         if len(self.ids) != self.end:
             return f"{len(self.ids)} of its {self.end} tokens are there"
         prompt = self.episode.sequence(self.data["key"], *self.data["tokens"]["prompt"])
@@ -106,6 +123,14 @@ class Episode:
         self.calls = {c["number"]: Call(c, self) for c in line["calls"] if "tokens" in c}
         self.others = [c for c in line["calls"] if "tokens" not in c]
         """Calls that a chat model answered, whose tokens are unknown."""
+
+    @property
+    def path(self) -> list[Call]:
+        """Its calls as forks count them: those that it replays, in its parent's order, then its own."""
+        calls = self.calls.values()
+        return sorted(
+            calls, key=lambda c: (not c.replayed, c.place if c.replayed and c.place else 0, c.number)
+        )
 
     def sequence(self, key: str, branch: int, length: int) -> Any:
         """int32: the tokens from the root to a position of a tree."""
@@ -124,15 +149,24 @@ class Episode:
             found.append(message)
         return found[::-1]
 
+    @property
+    def group(self) -> str:
+        """The name of its group: its id without its number there."""
+        return self.id.rsplit("/", 1)[0]
+
+    def sampled(self) -> int:
+        """The number of tokens that its recorded calls sampled."""
+        return sum(c.end - c.start for c in self.calls.values() if not c.replayed)
+
+    def to_train(self) -> int:
+        """How many of them were sampled for training."""
+        return sum(c.end - c.start for c in self.calls.values() if c.trained)
+
     def unrecorded(self) -> int:
         """Tokens that its calls sampled beside the recorded ones: those of attempts before the last one, and answers that no
         client got. 0 where they cannot be told apart from another model's."""
         spent = self.line.get("spent", {}).get("completion_tokens", 0)
-        return (
-            0
-            if self.others
-            else max(spent - sum(c.end - c.start for c in self.calls.values() if not c.replayed), 0)
-        )
+        return 0 if self.others else max(spent - self.sampled(), 0)
 
 
 class Journal:
@@ -149,11 +183,16 @@ class Journal:
                 folder.faults.append(f"{JOURNAL}, byte {place}: the line is not JSON")
                 continue
             if line["type"] == "superseded":
-                for entry in self.entries if line["from_step"] in folder.resumed_from else ():
+                again = line["from_step"] in folder.resumed_from and not line.get("unused")
+                for entry in self.entries if again else ():
                     entry.done_again |= entry.step >= line["from_step"] and entry.id not in line["keep"]
             elif line["type"] == "episode":
                 entry = Entry(line["id"], line["phase"], line["step"], place, len(raw))
                 if entry.id in latest:
+                    if not latest[entry.id].done_again:
+                        folder.faults.append(
+                            f"{JOURNAL}: episode {entry.id} is there twice, and no resume explains it"
+                        )
                     latest[entry.id].is_latest = False
                 latest[entry.id] = entry
                 self.entries.append(entry)
@@ -163,8 +202,3 @@ class Journal:
         with self._path.open("rb") as file:
             file.seek(entry.place)
             return Episode(json.loads(file.read(entry.length)))
-
-
-def names_of(filters: Sequence[Any]) -> set[str]:
-    """The names of a job's filters."""
-    return {f["type"] if isinstance(f, Mapping) else f for f in filters}

@@ -20,6 +20,7 @@ RULES = {
     "no_credit": "advantage 0, as with equal rewards",
     "not_in_batch": "the backbone did not use them, and does not say why",
     "not_received": "no client got the answer",
+    "not_recorded": "the backbone does not say whether they were trained",
     "over_long_rows": "their timeline was too long: backbone.verl.long_rows",
     "oversampled": "their group was not needed: rollout.oversample",
     "retried_attempts": "their attempt failed, and another one followed",
@@ -38,8 +39,10 @@ def describe(audit: Audit) -> str:
         for rule, count in sorted(audit.excluded.items())
         if count
     ]
+    first = audit.notes[:1] if audit.is_verl else []
     steps = f"{len(audit.folder.steps)} step{'s' if len(audit.folder.steps) != 1 else ''}"
     lines = [
+        *(f"not checked: {note}" for note in first),
         f"{audit.folder.path.name}: {steps}, {audit.calls:,} calls, {audit.sampled:,} sampled tokens",
         "",
     ]
@@ -52,7 +55,8 @@ def describe(audit: Audit) -> str:
             f"{'call' if len(numbers) == 1 else 'calls'} {', '.join(map(str, numbers))} of {episode}; "
             "train.filters: [unused_branches] leaves them out",
         ]
-    lines += ["", *(f"not checked: {note}" for note in audit.notes)] if audit.notes else []
+    notes = audit.notes[len(first) :]
+    lines += ["", *(f"not checked: {note}" for note in notes)] if notes else []
     lines += ["", *(f"unexplained: {fault}" for fault in audit.faults[:SHOWN])] if audit.faults else []
     if len(audit.faults) > SHOWN:
         lines.append(f"… and {len(audit.faults) - SHOWN:,} more")

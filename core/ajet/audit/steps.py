@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ajet.audit import credit
+from ajet.audit import counts, credit
 from ajet.audit.batches import Row, Step, read_step
 from ajet.audit.branches import unused
 from ajet.audit.files import Folder
-from ajet.audit.journal import Call, Entry, Episode, Journal, names_of
+from ajet.audit.filters import MAX_TIMELINES, SIDE_CALLS, Filters
+from ajet.audit.journal import Call, Entry, Episode, Journal
 from ajet.audit.prompts import Prompts
 from ajet.types import AjetError
 
-SIDE_CALLS = "side_calls"
-"""The rule that excludes the calls which a program makes beside its agent's work."""
+OVER_LONG_ROWS = "over_long_rows"
+"""The rule of the backbone verl for timelines that its workers cannot hold."""
 CLOSE, NEARLY_ZERO = 2e-5, 1e-7
 """How far, relative and absolute, advantages and weights, float32, may be from those computed here in double precision."""
 
@@ -34,28 +35,61 @@ class Audit:
             bool(folder.setting("rollout.tool_prompt", "")),
         )
         self.algorithm: Mapping[str, Any] = folder.setting("train.algorithm")
+        self.filters = Filters(
+            folder.setting("train.filters", ()),
+            folder.setting("train.max_timelines"),
+            folder.setting("run.seed", 0),
+        )
         self.is_verl = folder.setting("backbone.name") == "verl"
+        self.has_record = not (self.is_verl and folder.setting("backbone.mode") == "separate_async")
         self.faults = folder.faults
         self.notes: list[str] = []
         """What could not be checked, and why."""
+        if not self.has_record:
+            self.notes.append("what was trained, of which verl keeps no record in separate_async")
+        elif self.is_verl:
+            self.notes.append(
+                "what was trained token by token, as verl records no token ids and logprobs of its rows, only their places; how many "
+                "episodes a step has, and their weight versions"
+            )
         self.calls = self.sampled = self.trained = 0
         self.excluded: Counter[str] = Counter()
         self.unused: dict[str, list[int]] = {}
         """By episode, the trained calls whose answers no later call used. They are told, and do not count as faults."""
         self.unused_tokens = 0
+        self.recorded = 0
+        """Episodes that took place before the run, such as those of an online store."""
 
     def run(self) -> Audit:
         """Check the whole run."""
         for file in sorted((self.folder.path / "tokenizer").glob("*")):
             self.folder.read(f"tokenizer/{file.name}")
         by_step: dict[int, list[Entry]] = {step: [] for step in self.folder.steps}
+        validated: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
         for entry in self.journal.entries:
             if entry.phase == "train" and entry.step in by_step and entry.is_latest and not entry.done_again:
                 by_step[entry.step].append(entry)
             else:
-                self._leave_out(self._outside(entry), self.journal.episode(entry))
+                episode = self.journal.episode(entry)
+                self._leave_out(self._outside(entry), episode)
+                self._name(entry, episode)
+                if entry.phase != "train" and entry.is_latest and not entry.done_again:
+                    validated.setdefault((entry.phase, entry.step), []).append(counts.figures(episode))
         for step, entries in by_step.items():
-            self._step(step, [self.journal.episode(entry) for entry in entries])
+            episodes = [self.journal.episode(entry) for entry in entries]
+            for entry, episode in zip(entries, episodes, strict=True):
+                self._name(entry, episode)
+            self._step(step, episodes)
+        self._validations(validated)
+        if self.filters.unknown:
+            self.notes.append(
+                f"which calls the filters {', '.join(self.filters.unknown)} leave out: they are not AgentJet's"
+            )
+        if self.recorded:
+            self.notes.append(
+                f"{self.recorded} episodes took place before the run: their weight versions and the sizes of their groups were not "
+                "compared with the job"
+            )
         if self.prompts.missing:
             self.notes.append(f"prompts were not compared with the chat template: {self.prompts.missing}")
         for why, count in self.prompts.skipped.items():
@@ -66,6 +100,25 @@ class Audit:
                 "weights are compared with the sums in the record"
             )
         return self
+
+    def _name(self, entry: Entry, episode: Episode) -> None:
+        wrong = counts.named(
+            entry, episode.line, is_verl=self.is_verl or not self.has_record, is_loop=self.folder.is_loop
+        )
+        if wrong:
+            self.faults.append(f"episode {entry.id}: {wrong}")
+
+    def _validations(self, found: Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]) -> None:
+        """Compare the figures of each validation with its episodes; one that was tried twice has two lines."""
+        lines: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+        for line in self.folder.validations:
+            lines.setdefault((line["type"], line["step"]), []).append(line)
+        for (kind, step), told in {} if self.is_verl else lines.items():
+            wrong = _Told(self.faults, f"{kind} at step {step}")
+            if len(told) == 1:
+                counts.wrong_metrics(told[0], found.get((kind, step), ()), wrong)
+        for kind, step in found.keys() - lines.keys():
+            self.faults.append(f"{kind} at step {step}: metrics.jsonl has no line of it")
 
     def _outside(self, entry: Entry) -> str:
         """Why the weights cannot have learned from an episode."""
@@ -92,7 +145,12 @@ class Audit:
 
     def _beside(self, episode: Episode) -> None:
         """Count what an episode sampled and did not record."""
-        count = episode.unrecorded()
+        count, lost = episode.unrecorded(), episode.line["counters"].get("tokens_not_received", 0)
+        is_explained = count == lost or (count > lost and episode.line["attempt"])
+        if "spent" in episode.line and not episode.others and not is_explained:
+            self.faults.append(
+                f"episode {episode.id}: it sampled {count} tokens beside those of its calls, of which it knows {lost}"
+            )
         self.sampled += count
         if count:
             self.excluded["retried_attempts" if episode.line["attempt"] else "not_received"] += count
@@ -103,6 +161,10 @@ class Audit:
         wrong = _Told(self.faults, f"step {step}")
         if step not in self.folder.metrics:
             wrong("metrics.jsonl has no line of it, although later weights contain it")
+        if not self.has_record:
+            for episode in episodes:
+                self._leave_out("not_recorded", episode)
+            return
         try:
             record = read_step(self.folder, step)
         except (AjetError, ValueError) as error:
@@ -110,19 +172,79 @@ class Audit:
             for episode in episodes:
                 self._leave_out("", episode)
             return
-        if not record.with_tokens and not any("token ids" in note for note in self.notes):
-            self.notes.append(
-                "the backbone records no token ids and logprobs of its rows: only their places are compared"
-            )
         by_id = {episode.id: episode for episode in episodes}
         for name in sorted({row.episode for row in record.rows} - by_id.keys()):
             wrong(f"it trained episode {name}, which is not one of its episodes in the journal")
         found: dict[tuple[str, int], int] = {}
         for row in record.rows:
             self._row(wrong.at(f"episode {row.episode}"), row, by_id.get(row.episode), record, found)
-        self._credit(wrong, record, by_id, self.folder.metrics.get(step, {}))
+        metrics = self.folder.metrics.get(step, {})
+        self._credit(wrong, record, by_id, metrics, step)
+        self._rate(wrong, record, metrics, step)
+        self._versions(wrong, episodes, record, step)
+        if not self.is_verl:
+            self._counts(wrong, episodes, record, metrics, step)
         for episode in episodes:
             self._episode(wrong.at(f"episode {episode.id}"), episode, record, by_id, found, step)
+
+    def _rate(self, wrong: _Told, record: Step, metrics: Mapping[str, float], step: int) -> None:
+        """Compare the learning rates of the record, of metrics.jsonl and of the job."""
+        said = {"metrics.jsonl": metrics.get("learning_rate", record.learning_rate)}
+        if self.folder.is_loop and step >= self.folder.since:
+            said["the job"] = self.folder.rate_at(step)
+        for where, rate in said.items():
+            if not np.isclose(record.learning_rate, rate, rtol=1e-6, atol=0):
+                wrong(
+                    f"the learning rate in its record is {record.learning_rate:g}, but {where} has {rate:g}"
+                )
+
+    def _versions(self, wrong: _Told, episodes: Sequence[Episode], record: Step, step: int) -> None:
+        """Compare the weight versions of its tokens with the one that learned from them."""
+        published = {s: self.folder.metrics.get(s, {}).get("weight_version") for s in (step - 1, step)}
+        if None not in published.values() and published[step] != published[step - 1] + 1:
+            wrong(
+                f"it ended with weight version {published[step]:g}, and the step before with {published[step - 1]:g}"
+            )
+        if self.is_verl or published[step] is None:
+            return
+        learning = int(published[step]) - 1
+        oldest = learning - bool(self.folder.setting("train.asynchronous"))
+        if not self.folder.is_loop:  # a loop of the user's trains episodes when it likes
+            bound = self.folder.setting("train.max_staleness")
+            oldest = 0 if bound is None else learning - bound
+        stale = record.episodes_left_out.get("stale", ())
+        for episode in episodes:
+            for call in episode.calls.values() if "given" in episode.line and episode.id not in stale else ():
+                other = call.versions[(call.versions < oldest) | (call.versions > learning)]
+                if call.trained and len(other):
+                    wrong(
+                        f"episode {episode.id}, call {call.number}: a token was sampled by weight version {other[0]}, but version "
+                        f"{learning} learned from it"
+                    )
+
+    def _counts(
+        self,
+        wrong: _Told,
+        episodes: Sequence[Episode],
+        record: Step,
+        metrics: Mapping[str, float],
+        step: int,
+    ) -> None:
+        """Compare the numbers of episodes, groups and tokens with metrics.jsonl and the job."""
+        spare = record.episodes_left_out.get("oversampled", ())
+        complete = [episode for episode in episodes if episode.id not in spare]
+        if metrics:
+            counts.wrong_metrics(metrics, [counts.figures(e) for e in complete], wrong)
+            found = len(set(record.groups.values()))
+            if metrics.get("groups", found) != found:
+                wrong(f"metrics.jsonl says groups {metrics['groups']:g}, but its batch has {found}")
+        before = sum("given" not in episode.line for episode in complete)
+        self.recorded += before
+        if self.folder.is_loop and not before and step >= self.folder.since:
+            groups: dict[str, list[Episode]] = {}
+            for episode in complete:
+                groups.setdefault(episode.group, []).append(episode)
+            counts.wrong_groups(self.folder, groups, record.groups, wrong)
 
     def _row(
         self,
@@ -157,6 +279,13 @@ class Audit:
                 wrong(f"call {number}: its logprobs are not those that were trained")
             if (agent, target) != (call.data["agent"], call.data["target"]):
                 wrong(f"call {number}: its agent or target is another one in the journal")
+            if self._is_frozen(call):
+                wrong(f"call {number}: it is trained, but the job does not train target {target}")
+            adapter = target if self.folder.setting("targets", {}).get(target, {}).get("lora") else None
+            if row.adapter != adapter:
+                wrong(
+                    f"call {number}: it trains {_adapter(row.adapter)}, but its target {target} has {_adapter(adapter)}"
+                )
             if not row.mask[start:end].all():
                 wrong(f"call {number}: {int((~row.mask[start:end]).sum())} of its tokens are not trained")
             counts = row.mask[start:end]
@@ -165,12 +294,18 @@ class Audit:
             found[row.episode, number] = int(counts.sum())
         if (row.mask & ~inside).any():
             wrong(f"{int((row.mask & ~inside).sum())} tokens are trained that no call sampled")
-        if (row.weights[~row.mask] != 0).any():
-            at = int(((row.weights != 0) & ~row.mask).argmax())
-            wrong(f"token {at}, which is only context, has the weight {row.weights[at]:g}")
+        for name, values in {"weight": row.weights, "advantage": row.advantages}.items():
+            if (values[~row.mask] != 0).any():
+                at = int(((values != 0) & ~row.mask).argmax())
+                wrong(f"token {at}, which is only context, has the {name} {values[at]:g}")
 
     def _credit(
-        self, wrong: _Told, record: Step, by_id: Mapping[str, Episode], metrics: Mapping[str, float]
+        self,
+        wrong: _Told,
+        record: Step,
+        by_id: Mapping[str, Episode],
+        metrics: Mapping[str, float],
+        step: int,
     ) -> None:
         """Compare mini-batches, weights and advantages with the algorithm's."""
         epochs = self.folder.setting("train.epochs", 1)
@@ -180,6 +315,8 @@ class Audit:
         repeats = 1 if self.is_verl else epochs  # verl repeats the pass itself
         if list(record.mini_batches) != [*passes] * repeats:
             wrong(f"its mini-batches are not {epochs} equal passes over the batch")
+        if step >= self.folder.since:
+            self._shares(wrong, record, step)
         seen = metrics.get("tokens_trained", 0) + metrics.get("tokens_zero_advantage", 0)
         given = epochs * sum(int(row.mask.sum()) for row in record.rows)
         if metrics and seen != given:
@@ -224,6 +361,20 @@ class Audit:
                         f"episode {row.episode}, call {number}: its advantage is {row.advantages[start]:g}, but "
                         f"{self.algorithm['type']} gives {wanted:g}"
                     )
+
+    def _shares(self, wrong: _Told, record: Step, step: int) -> None:
+        """Compare the mini-batches of a pass, each an optimizer step, with the shares of the groups."""
+        parts, seed = self.folder.setting("train.mini_batches", 1), self.folder.setting("run.seed", 0)
+        rows = {record.groups.get(row.episode) for row in record.rows}
+        numbers = list(dict.fromkeys(record.groups.values()))
+        wanted = [
+            own for share in counts.shares(numbers, parts, f"{seed}:{step}") if (own := {*share} & rows)
+        ]
+        found = [{record.groups.get(record.rows[i].episode) for i in mini} for mini in record.passes]
+        if len(found) != len(wanted):
+            wrong(f"it took {len(found)} optimizer steps a pass, but train.mini_batches gives {len(wanted)}")
+        elif found != wanted:
+            wrong("its mini-batches have other groups than the seed gives them")
 
     def _weights(
         self,
@@ -293,32 +444,24 @@ class Audit:
         """Count each call of an episode as trained, or under the rule that excludes it."""
         self._beside(episode)
         whole = self._rule(wrong, episode, record, by_id, step)
-        by_filter = {
+        told = {
             number: rule
             for rule, calls in record.calls_left_out.items()
             for number in calls.get(episode.id, ())
         }
-        allowed = names_of(self.folder.setting("train.filters", ())) | {SIDE_CALLS}
-        if self.folder.setting("train.max_timelines"):
-            allowed.add("max_timelines")
-        if self.is_verl:
-            allowed.add("over_long_rows")
+        if not whole:
+            self._left_out(wrong, episode, told)
+        if fault := _unlike_its_parent(episode, by_id):
+            wrong(fault)
         for number, call in episode.calls.items():
             count = call.end - call.start
             rule = whole
             if call.replayed:
                 rule = "replayed"
-                if not _is_of_its_parent(call, by_id):
-                    wrong(f"call {number}, which is replayed, is not one of its parent")
             elif not call.trained:
                 rule = self._untrained(wrong, call)
-            elif not whole and number in by_filter:
-                rule = by_filter[number]
-                if rule not in allowed:
-                    wrong(f"call {number} was left out by {rule}, which the job does not name")
-                elif (rule == SIDE_CALLS) != call.side:
-                    marked = "is not marked as one in" if rule == SIDE_CALLS else "is a side call in"
-                    wrong(f"call {number} was left out by {rule}, but {marked} the journal")
+            elif not whole:
+                rule = told.get(number, "")
             is_found = (episode.id, number) in found
             if is_found and rule:
                 wrong(f"call {number} is trained, although it is excluded as {rule}")
@@ -332,11 +475,40 @@ class Audit:
             self.unused[episode.id] = idle
             self.unused_tokens += sum(found[episode.id, number] for number in idle)
 
+    def _left_out(self, wrong: _Told, episode: Episode, told: Mapping[int, str]) -> None:
+        """Compare the calls that the record leaves out, by rule, with those that the job's filters and limits do."""
+        on_rows = {n for n, rule in told.items() if rule == OVER_LONG_ROWS and self.is_verl}
+        known = {n: rule for n, rule in told.items() if n not in on_rows}
+        wanted = self.filters.left_out(episode, known)
+        for number in sorted(known.keys() | wanted.keys()):
+            call, rule, other = episode.calls.get(number), known.get(number), wanted.get(number)
+            if rule == other or number in on_rows or call is None or call.end == call.start:
+                continue
+            if on_rows and MAX_TIMELINES in (rule, other):  # which of them were too long is unknown
+                continue
+            if rule is None:
+                wrong(f"call {number} is in the batch, but {other} leaves it out")
+            elif rule == SIDE_CALLS:
+                wrong(f"call {number} was left out by {rule}, but is not marked as one in the journal")
+            elif rule not in self.filters.names:
+                wrong(f"call {number} was left out by {rule}, which the job does not name")
+            else:
+                wrong(f"call {number} was left out by {rule}, but {other or 'nothing'} leaves it out")
+        side = [n for n, call in episode.calls.items() if call.side and call.end > call.start]
+        if side and self.folder.setting("rollout.side_calls") == "train":
+            target = self.folder.setting("targets", {}).get(episode.calls[side[0]].data["target"], {})
+            if target.get("train", True):
+                wrong(f"call {side[0]} is marked as a side call, but the job has rollout.side_calls: train")
+
+    def _is_frozen(self, call: Call) -> bool:
+        """Whether the job does not train a call's target."""
+        trained, target = self.folder.setting("train.targets"), call.data["target"]
+        own = self.folder.setting("targets", {}).get(target, {})
+        return bool((trained and target not in trained) or own.get("frozen_model"))
+
     def _untrained(self, wrong: _Told, call: Call) -> str:
         """Why a call is not one to train."""
-        trained = self.folder.setting("train.targets")
-        target = self.folder.setting(f"targets.{call.data['target']}", {})
-        if (trained and call.data["target"] not in trained) or target.get("frozen_model"):
+        if self._is_frozen(call):
             return "frozen"
         if self.folder.setting("rollout.sampling.temperature") == 0:
             return "greedy"
@@ -367,13 +539,11 @@ class Audit:
         self, rule: str, episode: Episode, record: Step, by_id: Mapping[str, Episode], step: int
     ) -> str:
         """What speaks against a rule that excludes an episode."""
-        name = episode.id.rsplit("/", 1)[0]
-        group = [e for e in by_id.values() if e.id.rsplit("/", 1)[0] == name]
-        judged = [(e.line["reward"], e.line["rewards"]) for e in group if not e.line["failure"]]
+        group = [e for e in by_id.values() if e.group == episode.group]
         if rule == "equal_rewards":
             if self.folder.setting("train.dynamic_sampling", 1) == 1:
                 return "the job has no train.dynamic_sampling"
-            return "" if all(each == judged[0] for each in judged) else "the rewards of its group differ"
+            return "the rewards of its group differ" if _rewards_differ(group) else ""
         if rule == "oversampled":
             if self.folder.setting("rollout.oversample", 1) == 1:
                 return "the job has no rollout.oversample"
@@ -384,10 +554,9 @@ class Audit:
             )
         if rule == "stale":
             bound = self.folder.setting("train.max_staleness")
-            oldest = min(
-                (int(c.versions.min()) for c in episode.calls.values() if len(c.versions)), default=0
-            )
             learning = self.folder.metrics.get(step, {}).get("weight_version", step) - 1
+            sampled = [int(c.versions.min()) for c in episode.calls.values() if c.trained and len(c.versions)]
+            oldest = min(sampled, default=learning)
             if bound is None:
                 return "the job has no train.max_staleness"
             return (
@@ -398,13 +567,32 @@ class Audit:
         return "no such rule is known"
 
 
-def _is_of_its_parent(call: Call, by_id: Mapping[str, Episode]) -> bool:
-    """Whether the parent of a fork, if it is known, has a call with the same tokens and logprobs."""
-    parent = by_id.get((call.episode.line.get("fork") or {}).get("parent", ""))
-    return parent is None or any(
-        call.checksum == other.checksum and np.array_equal(call.ids, other.ids)
-        for other in parent.calls.values()
-    )
+def _unlike_its_parent(episode: Episode, by_id: Mapping[str, Episode]) -> str:
+    """How what a fork replays is not what its parent sampled up to there; empty if it is, and if the episode is no fork."""
+    if (fork := episode.line.get("fork")) is None:
+        return ""
+    parent = by_id.get(fork["parent"])
+    if parent is None or parent.group != episode.group:
+        return f"it is a fork of episode {fork['parent']}, which its group does not have"
+    shared = parent.path[: fork["calls"]]
+    replayed = [call for call in episode.path if call.replayed]
+    for call in replayed:
+        others = shared if call.place is None else shared[call.place : call.place + 1]
+        if not any(call.checksum == o.checksum and np.array_equal(call.ids, o.ids) for o in others):
+            return f"call {call.number}, which is replayed, is not one of its parent"
+    if not episode.line["failure"] and len(replayed) != fork["calls"]:
+        return f"it replays {len(replayed)} calls of its parent, but left it after {fork['calls']}"
+    return ""
+
+
+def _rewards_differ(group: Sequence[Episode]) -> bool:
+    judged = [e for e in group if not e.line["failure"] and e.to_train()]
+    rewards = [(e.line["reward"], e.line["rewards"], e.line.get("call_rewards", {})) for e in judged]
+    return any(each != rewards[0] for each in rewards)
+
+
+def _adapter(name: str | None) -> str:
+    return "no adapter" if name is None else f"the adapter {name}"
 
 
 class _Told:

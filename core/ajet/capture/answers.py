@@ -91,6 +91,8 @@ class Attempt:
     """The answers that a fork gets from its parent's record."""
     replayed: int = 0
     """Tokens of the answers that it got."""
+    sampled: int = 0
+    """Tokens of the answers that the engine gave, received or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +326,7 @@ class Asked:
         if emit:
             reader = chat.text_reader() if self.chat_end is None else chat.reader(tail, self.offered)
             buffer = StreamBuffer(emit, index, reader, asked_stops)
-        if isinstance(replayed, Call):
+        if attempt.replay and isinstance(replayed, Call):
             call.generation, call.replayed, call.trained = replayed.generation, True, False
             call.place = attempt.replay.places[replayed.number]
             attempt.replayed += len(call.generation.token_ids)
@@ -336,6 +338,7 @@ class Asked:
             wanted = GenerateRequest(ids, sampling, key, blocks_loop, self.target.adapter, images)
             call.generation = await self._or_refuse(self._generate(wanted, buffer), "the engine")
             attempt.spent += Spent(len(ids), len(call.generation.token_ids))
+            attempt.sampled += len(call.generation.token_ids)
         generation = call.generation
         message, reason, reasoning = self._message(chat, tail, generation, number)
         if replayed and replayed.answer:  # with the ids of its tool calls, which the agent sends back

@@ -28,7 +28,7 @@ from ajet.rollout.recorded import RecordedTask
 from ajet.rollout.watchdog import Board
 from ajet.tracker.breaks import Break, find_breaks
 from ajet.tracker.call import Exchange
-from ajet.tracker.record import EpisodeRecord
+from ajet.tracker.record import EpisodeRecord, sampled
 from ajet.tracker.side_calls import side_calls
 from ajet.types import ContractBroken, EpisodeView, Metrics, Spent, Task, WorkflowOutput
 from ajet.utils.breakpoints import under_debugger
@@ -194,6 +194,9 @@ class EpisodeRunner:
             await leases.release_all()
             self.board.set(plan.id, None)
             missed = self.missed.end(session.key) if self.missed else ()
+        received = sampled(call for call in session.record.calls if not call.replayed)
+        if lost := session.sampled - received:  # `ajet audit` asks where every token went
+            session.counters["tokens_not_received"] = lost
         calls = self.workflow.calls_model and not self.own_models
         failed = _explain(session, failed, missed, self.workflow if calls else None)
         if leases.score is not None:

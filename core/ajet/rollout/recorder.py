@@ -101,7 +101,8 @@ class RunRecorder:
 
     def unused(self, step: int, used: Collection[str]) -> None:
         """Mark the journal's episodes of ``step`` as superseded, except those in its batch."""
-        self._journal.append({"type": "superseded", "from_step": step, "keep": sorted(used)})
+        mark = {"type": "superseded", "from_step": step, "keep": sorted(used), "unused": True}
+        self._journal.append(mark)
 
     def checkpoint(
         self,

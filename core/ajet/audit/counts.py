@@ -1,0 +1,104 @@
+"""How many episodes and groups a step has by the job, and what metrics.jsonl says of them."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from ajet.audit.files import Folder
+from ajet.audit.journal import Entry, Episode
+
+Told = Callable[[str], None]
+DIVERGED = "diverged"
+"""The failure of a fork that did other things than its parent; it does not count as a failed episode."""
+_TRAINED = re.compile(r"(\d+)\.(\d+)/(.*)/(\d+)", re.DOTALL)
+
+
+def named(entry: Entry, line: Mapping[str, Any], *, is_verl: bool, is_loop: bool) -> str:
+    """How an episode's id contradicts its line; empty if it does not. An id has the step, the place of its group there, the
+    task and the number in the group; verl may train an episode in a later step, and a loop of the user's as well."""
+    if entry.phase != "train":
+        belongs = entry.id.startswith(f"{entry.phase}@{entry.step}/")
+        return "" if belongs else f"it is in the journal as one of {entry.phase} at step {entry.step}"
+    found = _TRAINED.fullmatch(entry.id)
+    if found is None:
+        return "it is in the journal as one that was trained"
+    step, _, task, member = found.groups()
+    if (task, int(member)) != (line["task"], line["member"]):
+        return f"the journal has it as number {line['member']} of task {line['task']}"
+    if int(step) != entry.step and is_loop and not is_verl:
+        return f"the journal has it as one of step {entry.step}"
+    return ""
+
+
+def wrong_groups(
+    folder: Folder, groups: Mapping[str, Sequence[Episode]], numbers: Mapping[str, int], wrong: Told
+) -> None:
+    """Name what groups of a step are not as the job has them. ``groups`` are the complete ones by name, ``numbers`` those of the
+    episodes in the batch."""
+    fork, size = folder.setting("rollout.fork"), folder.setting("rollout.group_size", 8)
+    roots = (fork.get("roots") or max(size // 2, 1)) if fork else size
+    for name, members in groups.items():
+        found = sorted(e.line["member"] for e in members if "fork" not in e.line)
+        if found != list(range(roots)):
+            wrong(f"group {name}: the journal has {len(found)} of its {roots} episodes")
+        forks = sorted(e.line["member"] for e in members if "fork" in e.line)
+        if forks != list(range(roots, roots + len(forks))):
+            wrong(f"group {name}: a fork is missing in the journal")
+        if forks and not fork:
+            wrong(f"group {name}: it has forks, but the job has no rollout.fork")
+    wanted = folder.setting("train.batch_size", 8)
+    if len(groups) != wanted if folder.setting("train.dynamic_sampling", 1) == 1 else len(groups) < wanted:
+        wrong(f"it has {len(groups)} groups, but train.batch_size is {wanted}")
+    for name, number in numbers.items():
+        if (found := _TRAINED.fullmatch(name)) and int(found[2]) != number:
+            wrong(f"episode {name}: it counts in group {number}")
+
+
+def figures(episode: Episode) -> dict[str, Any]:
+    """What `wrong_metrics` needs of an episode."""
+    line = episode.line
+    kept = {name: line.get(name) for name in ("failure", "reward", "is_success", "counters", "fork")}
+    return {**kept, "sampled": episode.sampled()}
+
+
+def wrong_metrics(metrics: Mapping[str, Any], episodes: Sequence[Mapping[str, Any]], wrong: Told) -> None:
+    """Name what a line of metrics.jsonl says otherwise than its episodes, which are what `figures` gives."""
+    for name, value in _summed(episodes).items():
+        said = metrics.get(name, 0.0)
+        if not math.isclose(said, value, rel_tol=1e-6, abs_tol=1e-9):
+            wrong(f"metrics.jsonl says {name} {said:g}, but the journal gives {value:g}")
+
+
+def _summed(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    independent = [line for line in lines if not line["fork"]]
+    judged = [line for line in independent if not line["failure"]]
+    rewards, verdicts = [line["reward"] for line in judged], [line["is_success"] for line in judged]
+    found: dict[str, float] = {
+        "episodes": len(lines),
+        "episodes_failed": sum(line["failure"] not in (None, DIVERGED) for line in lines),
+        "tokens_sampled": sum(line["sampled"] for line in lines),
+        "tokens_failed": sum(line["sampled"] for line in lines if line["failure"]),
+        "forks": len(lines) - len(independent),
+        "forks_diverged": sum(line["failure"] == DIVERGED for line in lines),
+    }
+    if rewards:
+        found |= {"reward": fmean(rewards), "reward_std": pstdev(rewards)}
+        found |= {"reward_min": min(rewards), "reward_max": max(rewards)}
+    if any(verdict is not None for verdict in verdicts):
+        found["accuracy"] = sum(map(bool, verdicts)) / len(independent)
+    counters: Counter[str] = sum((Counter(line["counters"]) for line in lines), Counter())
+    return found | {f"calls/{name}": count for name, count in counters.items()}
+
+
+def shares(groups: Sequence[int], parts: int, seed: str) -> list[Collection[int]]:
+    """The groups of each mini-batch: a seeded choice, of nearly equal size."""
+    numbers = list(groups)
+    random.Random(seed).shuffle(numbers)
+    parts = min(parts, len(numbers))
+    return [set(numbers[i::parts]) for i in range(parts)]
