@@ -171,7 +171,7 @@ lint: $(ALL_INSTALLED) ## style, types, import rules and phrases to avoid
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	.venv/bin/lint-imports
+	.venv/bin/python tools/lint_imports.py
 	.venv/bin/python tools/prose.py
 
 format: $(ALL_INSTALLED) ## put the code into our style
