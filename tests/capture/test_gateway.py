@@ -29,10 +29,12 @@ from hypothesis import strategies as st
 
 import ajet
 from ajet.capture.gateway.address import make_path, split_path
+from ajet.capture.gateway.encodings import decoded
 from ajet.capture.gateway.server import Gateway
 from ajet.capture.process.garbage import rare_full_collections
 from ajet.capture.process.install import install
 from ajet.capture.session import Session
+from ajet.capture.wires import Refused
 from ajet.interfaces.workflow import EpisodeEndpoint
 from ajet.testing import ScriptedEngine
 from tests.engines import Meeting, Waiting, with_patience
@@ -628,6 +630,34 @@ def test_a_compressed_body_that_is_too_large_damaged_or_unknown_is_refused(
         answer = served.post(key=session.key, content=content, headers={"content-encoding": encoding})
         assert served.post(key=session.key).status_code == 200
     assert answer.status_code == status and said in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip", gzip.compress(b"") * 200_000),
+        ("gzip", b"".join(gzip.compress(b"x" * 30) for _ in range(1000)) * 100),
+        ("deflate", zlib.compress(b"") * 500_000),
+        ("deflate", raw_deflate(b"") * 2_000_000),
+        ("deflate", b"\x78\x9c" + b"\0\0\0\xff\xff" * 800_000),
+        ("deflate", b"\0\0\0\xff\xff" * 800_000),
+    ],
+    ids=["gzip", "little in each", "deflate", "raw deflate", "empty blocks", "raw empty blocks"],
+)
+def test_a_body_of_millions_of_empty_parts_is_refused_at_once(encoding: str, body: bytes) -> None:
+    began = time.process_time()
+    with pytest.raises(Refused, match="the request's body is not"):
+        decoded(body, encoding, 32 << 20)
+    assert time.process_time() - began < 0.2
+
+
+@pytest.mark.parametrize("pack", [gzipped, gzip.compress, zlib.compress, raw_deflate])
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 1_000_000])
+def test_a_compressed_body_of_any_size_is_read_whole(pack: Any, size: int) -> None:
+    content = os.urandom(size)
+    encoding = "gzip" if pack in (gzipped, gzip.compress) else "deflate"
+    assert decoded(pack(content), encoding, size) == content
+    assert size == 0 or decoded(pack(content), encoding, size - 1) is None
 
 
 # ------------------------------------------------------------------ whatever is sent

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ from ajet.capture.respond import Reply, respond
 from ajet.capture.session import Session, current_session
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.chat_completions import ChatCompletions
+from ajet.capture.wires.fields import brief
 from ajet.testing import ScriptedEngine
 from tests.patience import PATIENCE
 
@@ -140,6 +142,30 @@ def test_two_hundred_thousand_tools_are_refused_before_they_are_read(
 ) -> None:
     body = b'{"messages":[' + ONE + b'],"tools":[' + b",".join([TOOL] * 200_000) + b"]}"
     assert error(answer(bench(engine), body))[:2] == (413, "request_too_large")
+
+
+@pytest.mark.parametrize("colon", [b":", b" \n:"])
+@pytest.mark.parametrize("field", [b"logit_bias", b"metadata", b"unknown"])
+def test_a_flat_object_of_many_keys_is_refused_before_it_is_read(
+    bench: Any, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, colon: bytes, field: bytes
+) -> None:
+    members = b",".join(b'"%d"%s0' % (number, colon) for number in range(300_000))
+    b, body = bench(engine), b'{"messages":[' + ONE + b'],"%s":{%s}}' % (field, members)
+    with monkeypatch.context() as patch:
+        patch.setattr("json.loads", lambda text: pytest.fail("it was read"))
+        reply = answer(b, body)
+    status, code, message = error(reply)
+    assert (status, code) == (413, "request_too_large") and "more than 100,000 keys" in message
+
+
+def test_an_error_shows_the_beginning_of_a_value_without_writing_all_of_it() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    began = time.process_time()
+    assert brief(list(range(1_000_000))).startswith("[0, 1, 2") and brief(deep).startswith("[[[")
+    assert len(brief(dict.fromkeys(map(str, range(1000))))) == 61 and brief("ü") == '"\\u00fc"'
+    assert time.process_time() - began < 0.2
 
 
 class Counting:

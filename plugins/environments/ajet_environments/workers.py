@@ -147,8 +147,8 @@ class _Worker:
             with (self._folder / "said").open("wb") as said, self._theirs:
                 self._process = await asyncio.create_subprocess_exec(
                     *_command(about),
-                    stdin=self._theirs,
-                    stdout=self._theirs,
+                    stdin=self._theirs.fileno(),
+                    stdout=self._theirs.fileno(),
                     stderr=said,
                     env=_variables(about, self._mark, str(self._folder)),
                     start_new_session=True,

@@ -8,6 +8,12 @@ from ajet.capture.wires import Refused
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 """Formats of `zlib.decompressobj`."""
+MOST_PARTS = 64
+"""Maximum parts of a gzip stream."""
+_PIECE = 1 << 16
+"""Bytes that are read at once."""
+_PADDING = 1 << 18
+"""Bytes by which a stream may be longer than its content."""
 
 
 def check_encoding(encoding: str) -> str:
@@ -40,14 +46,23 @@ def decoded(body: bytes, encoding: str, most: int) -> bytes | None:
 
 
 def _decompressed(body: bytes, form: int, most: int) -> bytes | None:
-    """All parts of a stream, one after the other."""
-    parts: list[bytes] = []
-    room = most + 1
-    while body and room:
+    """The content of a stream; with gzip it may have several parts, one after the other. The time is linear in the size: the rest of a
+    piece is copied for each part, and what compresses nothing takes long to read for the little that it holds."""
+    view, parts = memoryview(body), list[bytes]()
+    start = found = 0
+    for _ in range(MOST_PARTS if form == _GZIP else 1):
         reader = zlib.decompressobj(form)
-        parts.append(reader.decompress(body, room))
-        room -= len(parts[-1])
-        if room and not reader.eof:
-            raise EOFError("it has no end")
-        body = reader.unused_data
-    return b"".join(parts) if room else None
+        while not reader.eof:
+            if start == len(body):
+                raise EOFError("it has no end")
+            piece = view[start : start + _PIECE]
+            parts.append(reader.decompress(piece, most + 1 - found))
+            found += len(parts[-1])
+            if found > most:
+                return None
+            start += len(piece) - len(reader.unused_data)
+            if start > found + _PADDING:
+                raise EOFError("it is much longer than its content")
+        if start == len(body):
+            return b"".join(parts)
+    raise EOFError("it has too many parts, or something after its end")

@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ MOST_CONTAINERS = 100_000
 """Maximum objects and lists of a body: its opening brackets are counted, including those in texts."""
 MOST_VALUES = 1_000_000
 """Maximum values of a body: its commas are counted likewise."""
+MOST_MEMBERS = 100_000
+"""Maximum keys of all objects of a body, which take much longer to read than numbers of a list: texts before a colon are counted."""
+_MEMBER = re.compile(rb'"\s*:')
 MOST_STOPS = 64
 """Maximum stop texts: each is searched in every piece of an answer."""
 MOST_VARIABLES = 20
@@ -97,11 +101,15 @@ def invalid(reason: str) -> Refused:
 
 def brief(value: Any) -> str:
     """A client's value for an error: JSON, ASCII, one short line."""
+    text = ""
     try:
-        text = json.dumps(value)
+        for part in json.JSONEncoder().iterencode(value):
+            text += part
+            if len(text) > _LONGEST:
+                return f"{text[:_LONGEST]}…"
     except RecursionError:
         return "…"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -114,6 +122,12 @@ def read_object(body: bytes) -> dict[str, Any]:
                 code="request_too_large",
                 status=413,
             )
+    if body.count(b":") > MOST_MEMBERS and any(itertools.islice(_MEMBER.finditer(body), MOST_MEMBERS, None)):
+        raise Refused(
+            f"the request's objects have more than {MOST_MEMBERS:,} keys; no more are read",
+            code="request_too_large",
+            status=413,
+        )
     try:
         data = json.loads(body.decode())  # skips guessing the encoding
     except (ValueError, RecursionError) as error:
