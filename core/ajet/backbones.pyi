@@ -48,7 +48,12 @@ from ajet.learning.sft import Transcript as Transcript, samples_of as samples_of
 from ajet.learning.task_selector import further_tasks as further_tasks
 
 # Rollouts: episodes, their journal, what was trained, checkpoints
-from ajet.rollout.batch_record import batch_file as batch_file, packed as packed, trained_advantages as trained_advantages
+from ajet.rollout.batch_record import (
+    BATCHES as BATCHES,
+    batch_file as batch_file,
+    packed as packed,
+    trained_advantages as trained_advantages,
+)
 from ajet.rollout.checkpoints import (
     CHECKPOINTS as CHECKPOINTS, CHECKPOINT_STATE as CHECKPOINT_STATE, FILES as FILES, checkpoints as checkpoints,
     fault as fault, newest as newest, restore as restore, step_of as step_of, validation_reward as validation_reward,
@@ -57,7 +62,7 @@ from ajet.rollout.checkpoints import (
 from ajet.rollout.deadline import DeadlinePassed as DeadlinePassed, within as within
 from ajet.rollout.episode import Episode as Episode, Plan as Plan
 from ajet.rollout.failures import Failure as Failure, FailureKind as FailureKind
-from ajet.rollout.image_folder import image_file as image_file
+from ajet.rollout.image_folder import IMAGES as IMAGES, image_file as image_file
 from ajet.rollout.journal import (
     JournalLine as JournalLine, episode_from_json as episode_from_json, episode_to_json as episode_to_json,
 )

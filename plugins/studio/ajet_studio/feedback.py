@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -66,5 +67,9 @@ class FeedbackFile:
             "correction": correction,
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
-        with writing(self._path), self._path.open("ab") as file:
+        with writing(self._path), open(self._path, "ab", opener=_no_link) as file:
             file.write(json.dumps(line).encode() + b"\n")  # ASCII, as texts may contain lone surrogates
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o644)

@@ -7,6 +7,7 @@ beginning or the end of the part that was read has changed.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -21,8 +22,10 @@ from typing import Any, BinaryIO
 from ajet_studio.lines import Line, NotALine, parse_line
 from ajet_studio.words import CREATE_WORDS, add_words, words_done
 
-VERSION = 2
+VERSION = 3
 """Of the tables. Raise it with every change to them."""
+_OURS = 0x616A7374
+"""SQLite's application id of an index: any other database is left as it is."""
 BLOCK = 16 << 20
 _PROBE = 4096
 """Bytes of the journal whose hash tells whether it is still the same file."""
@@ -144,6 +147,8 @@ class Index:
         """A connection that writes, to a file with all tables."""
         with self._guard:
             self.file.parent.mkdir(parents=True, exist_ok=True)
+            if self.file.parent.is_symlink() or self.file.is_symlink():
+                raise OSError(errno.ELOOP, "a link, which is not followed", str(self.file))
             try:
                 return _connect(self.file)
             except sqlite3.Error as error:
@@ -212,8 +217,13 @@ class Index:
 
 def _connect(file: Path) -> sqlite3.Connection:
     """A connection that writes, to a file with all tables. Raises sqlite3.Error."""
+    is_new = not file.exists() or not file.stat().st_size
     db = sqlite3.connect(file, timeout=30, isolation_level=None)
     try:
+        if is_new:
+            db.execute(f"PRAGMA application_id = {_OURS}")
+        elif db.execute("PRAGMA application_id").fetchone()[0] != _OURS:
+            raise _NotOurs
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = OFF")  # it can be built again
         db.execute("PRAGMA temp_store = MEMORY")
@@ -227,8 +237,14 @@ def _connect(file: Path) -> sqlite3.Connection:
     return db
 
 
+class _NotOurs(sqlite3.DatabaseError):
+    """The file is a database of another program, or of an earlier version: a new one takes its name, and it is not written to."""
+
+
 def _is_damage(error: sqlite3.Error) -> bool:
     """Whether an error says that the file is not a database, or not one of ours."""
+    if isinstance(error, _NotOurs):
+        return True
     damage = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR)
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in damage
 

@@ -9,6 +9,8 @@ import os
 import re
 import shutil
 import socket
+import stat
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -16,11 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from ajet import AjetError, ConfigError
-from ajet.backbones import JOURNAL, METRICS, RUNNING, load_plugins
+from ajet.backbones import BATCHES, FEEDBACK, IMAGES, JOURNAL, METRICS, RUNNING, TOKENIZER, load_plugins
 from ajet.interfaces.source import EpisodeSource
 from ajet_studio.answers import Refused, missing
 from ajet_studio.feedback import FeedbackFile
-from ajet_studio.opened import OpenRun, Recent
+from ajet_studio.opened import JOB, OpenRun, Recent
 
 PAUSE = 1.0
 """Seconds between two looks at a source that had nothing more."""
@@ -29,6 +31,19 @@ CACHE = ".studio"
 HERE = "."
 """The id of the opened folder if it is a run folder itself."""
 _DEPTH = 4
+_FILES = (
+    JOB,
+    JOURNAL,
+    METRICS,
+    FEEDBACK,
+    RUNNING,
+    "ended.json",
+    "settings.json",
+    "versions.json",
+    "restarts.jsonl",
+)
+_FOLDERS = (CACHE, TOKENIZER, BATCHES, IMAGES)
+"""What is read or written of a run folder, besides logs."""
 MOST_BYTES = 48 << 20
 """Of decoded episodes, metrics and tokenizers that are kept."""
 
@@ -47,6 +62,7 @@ class Library:
         self._open: dict[str, OpenRun] = {}
         self._recent = Recent(MOST_BYTES)
         self._guard = threading.Lock()
+        self._told: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -66,7 +82,7 @@ class Library:
         )
 
     def run(self, run: str) -> OpenRun:
-        """The run of an id. Raises Refused (404) if there is none."""
+        """The run of an id. Raises Refused: 404 if there is none, 403 if its folder has links or the like."""
         path = self.folder / run
         inside = run == HERE or not (
             Path(run).is_absolute() or {"..", "."} & set(run.split("/")) or "\0" in run
@@ -76,6 +92,12 @@ class Library:
                 if gone := self._open.pop(run, None):
                     gone.close()
             raise missing(f"{run}: no such run in {self.folder}; it was deleted, or the address is wrong")
+        if strange := _strange(path):
+            text = f"{strange}: a link or no plain file, which could lead out of the run folder; replace it by a copy of the file"
+            if run not in self._told:
+                self._told.add(run)
+                print(f"{run} is not shown: {text}", file=sys.stderr)
+            raise Refused(403, text)
         with self._guard:
             if run not in self._open:
                 feedback = self._mirror.source if self._mirror else FeedbackFile(path)
@@ -101,6 +123,21 @@ class Library:
             self._open.clear()
         if self._mirror:
             self._mirror.close()
+
+
+def _strange(run_dir: Path) -> Path | None:
+    """The first of what is read of a run folder that is a link, a pipe or the like, as somebody else may have made the folder."""
+    for name in _FILES + _FOLDERS:
+        with suppress(OSError):
+            mode = (run_dir / name).lstat().st_mode
+            if not (stat.S_ISDIR(mode) if name in _FOLDERS else stat.S_ISREG(mode)):
+                return run_dir / name
+    for name in _FOLDERS:
+        with suppress(OSError), os.scandir(run_dir / name) as entries:
+            for entry in entries:
+                if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
+                    return Path(entry.path)
+    return None
 
 
 def is_run(path: Path) -> bool:

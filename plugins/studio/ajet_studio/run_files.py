@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,7 +52,9 @@ def _tasks(run_dir: Path, job: Mapping[str, Any], spec: Mapping[str, Any], where
     layers = Layers()
     layers.add(job, "job.yaml", run_dir)
     reader: Any = build_plugin(layers, Reader, spec, where)
-    if reader.path.stat().st_size > MOST_BYTES:
+    about = reader.path.stat()
+    # A pipe has no end, nor have some files of /dev and /proc, whose size is 0.
+    if not stat.S_ISREG(about.st_mode) or not 0 < about.st_size <= MOST_BYTES:
         return []
     return list(islice(reader.tasks(), MOST_TASKS))
 

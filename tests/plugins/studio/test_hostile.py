@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +217,101 @@ def test_a_folder_that_cannot_be_written_is_read_with_an_index_elsewhere(folder:
     finally:
         (folder / "a").chmod(0o700)
     assert not (folder / "a" / ".studio").exists()
+
+
+# ------------------------------------------------------------------ folders that somebody else has made
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "job.yaml",
+        "episodes.jsonl",
+        "metrics.jsonl",
+        "feedback.jsonl",
+        "running.json",
+        ".studio",
+        ".studio/index.sqlite",
+        "tokenizer/tokenizer.json",
+        "batches/step_000001.npz",
+        "images",
+        "images/" + "0" * 64 + ".png",
+    ],
+)
+def test_a_run_with_links_or_pipes_is_refused_and_nothing_is_written_through_them(
+    own: runs.Studio, folder: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    database = tmp_path / "traces.db"
+    with sqlite3.connect(database) as db:
+        db.execute("CREATE TABLE traces (id)")
+    before = database.read_bytes()
+    runs.append(folder / "innocent", runs.line("1.0/t/0"))
+    runs.append(folder / "gift", runs.line("1.0/t/0"))
+    path = folder / "gift" / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(database if kind == "link" else tmp_path / "absent")
+    (folder / "gift" / ("metrics.jsonl" if name != "metrics.jsonl" else "job.yaml")).touch()  # still a run
+    began = time.monotonic()
+    for where in ("run", "episodes", "log"):
+        assert own.refused(where, run="gift")[0] == 403
+    said = {"run": "gift", "id": "1.0/t/0", "rating": 1}
+    assert own.client.post("/api/feedback", json=said).status_code == 403
+    assert [row["run"] for row in own.get("runs")["runs"]] == ["innocent"]
+    assert own.get("episodes", run="innocent")["total"] == 1
+    assert time.monotonic() - began < 10
+    assert database.read_bytes() == before and not (tmp_path / "absent").exists()
+
+
+def test_a_database_of_another_program_is_not_emptied(own: runs.Studio, folder: Path, tmp_path: Path) -> None:
+    """As a hard link, which is no link that could be seen."""
+    database = tmp_path / "traces.db"
+    with sqlite3.connect(database) as db:
+        db.execute("CREATE TABLE traces (id)")
+    before = database.read_bytes()
+    runs.append(folder / "gift", runs.line("1.0/t/0"))
+    (folder / "gift" / ".studio").mkdir()
+    (folder / "gift" / ".studio" / "index.sqlite").hardlink_to(database)
+    assert own.get("episodes", run="gift")["total"] == 1
+    assert database.read_bytes() == before
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [BOMB, "a: &a [*a]", "x: " + "[" * 5000, "x: " + "y" * (2 << 20)],
+    ids=["bomb", "itself", "deep", "long"],
+)
+def test_a_job_that_never_ends_is_a_problem_of_its_run_alone(
+    own: runs.Studio, folder: Path, job: str
+) -> None:
+    for name in ("innocent", "gift"):
+        runs.append(folder / name, runs.line("1.0/t/0"))
+    (folder / "gift" / "job.yaml").write_text(job)
+    began = time.monotonic()
+    states = {row["run"]: row["state"] for row in own.get("runs")["runs"]}
+    assert states["gift"] == "unreadable" != states["innocent"]
+    assert own.get("episodes", run="gift")["total"] == 1
+    assert any(problem.startswith("job.yaml: ") for problem in own.get("run", run="gift")["problems"])
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("path", ["pipe", "/dev/zero", "/proc/self/maps"])
+def test_tasks_are_read_of_plain_files_only(
+    own: runs.Studio, folder: Path, tmp_path: Path, path: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    runs.append(folder / "gift", runs.line("1.0/t/0"))
+    job = {"task": {"reader": {"type": "jsonl", "path": str(tmp_path / path)}}}
+    (folder / "gift" / "job.yaml").write_text(yaml.safe_dump(job))
+    began = time.monotonic()
+    assert own.get("episode", run="gift", id="1.0/t/0")["id"] == "1.0/t/0"
+    assert time.monotonic() - began < 10
