@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ajet.interfaces.progress import Silent
-from ajet.runs.forecast.causes import learning_rates
+from ajet.runs.forecast.causes import _learning_rate, learning_rates
 from ajet.runs.forecast.noise import noise_of
-from ajet.runs.forecast.steps import Rate, steps_to
+from ajet.runs.forecast.steps import Probe, Rate, steps_to
 from tests.tiny import save_tiny_model
 from tests.tokenizers import thinker
 
@@ -33,6 +33,15 @@ def exact(task, output):
 
 def tossed(task, output, episode):
     return hashlib.sha256(episode.id.encode()).digest()[0] < 128
+
+def constant(task, output):
+    return 0.8
+
+judged = []
+
+def fades(task, output, episode):
+    judged.append(episode.id)
+    return len(judged) < 48 and tossed(task, output, episode)
 
 def mostly(task, output, episode):
     return hashlib.sha256(episode.id.encode()).digest()[0] < 240
@@ -98,6 +107,7 @@ def forecast(folder: Folder, *options: str, episodes: int = 32) -> dict[str, Any
         (("--judge", "judges.py:mostly"), "saturated"),
         (("--judge", "judges.py:exact"), "too hard"),
         (("--judge", "judges.py:noisy"), "noisy judge"),
+        (("--judge", "judges.py:constant"), "constant judge"),
         (("--judge", "judges.py:fails"), "failed episodes"),
         (("--workflow", "agent.py:cut"), "cut answers"),
         (("--judge", "judges.py:tossed", "--set", "train.learning_rate=1.0"), "learning rate"),
@@ -180,14 +190,34 @@ def test_the_range_of_learning_rates_by_hand(folder: Folder) -> None:
     save_tiny_model(folder.path / "tiny", thinker())  # 32 wide
     job = SimpleNamespace(
         model=str(folder.path / "tiny"),
-        config=SimpleNamespace(run=SimpleNamespace(seed=0)),
+        config=SimpleNamespace(run=SimpleNamespace(seed=0), train=SimpleNamespace(adam_epsilon=1e-8)),
         progress=Silent(),
         targets=[SimpleNamespace(trained=True, lora=None)],
     )
     centre = 5e-5 * 62.5**0.775
-    assert learning_rates(job) == pytest.approx((centre / 100, centre * 5))  # type: ignore[arg-type]
+    assert learning_rates(job) == pytest.approx((centre / 100, centre * 2))  # type: ignore[arg-type]
     job.targets[0].lora = object()
+    assert learning_rates(job) == pytest.approx((centre / 10, centre * 20))  # type: ignore[arg-type]
+    job.config.train.adam_epsilon = 1e-4
     assert learning_rates(job) == pytest.approx((centre / 10, centre * 50))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rate", "ruined", "named"),
+    [(3e-3, "", True), (1e-3, "", False), (1e-3, "the entropy has risen from 0.5 to 4 nats a token", True)],
+)
+def test_a_learning_rate_that_ruins_is_named(folder: Folder, rate: float, ruined: str, named: bool) -> None:
+    save_tiny_model(folder.path / "tiny", thinker())
+    job = SimpleNamespace(
+        model=str(folder.path / "tiny"),
+        config=SimpleNamespace(
+            run=SimpleNamespace(seed=0), train=SimpleNamespace(adam_epsilon=1e-8, learning_rate=rate)
+        ),
+        progress=Silent(),
+        targets=[SimpleNamespace(trained=True, lora=None)],
+    )
+    found = _learning_rate(job, Probe([0.1] * 8, 4, 1.0, ruined))  # type: ignore[arg-type]
+    assert bool(found) == named and (not found or (ruined in found[0] and f"{rate:g}" in found[0]))
 
 
 def test_a_judge_whose_files_are_gone_by_now_is_not_noisy(folder: Folder) -> None:
@@ -228,3 +258,21 @@ def test_the_gradient_of_a_local_model_is_measured_and_its_page_says_what_it_mea
     assert page.code == 0, page.err
     assert "gradient" in page.out and "pass@1" in page.out and "signal, groups of 4" in page.out
     assert "Nothing was found that would keep this job from learning." in page.out
+
+
+def test_a_probe_that_ruins_the_model_is_a_cause_and_no_error(folder: Folder) -> None:
+    save_tiny_model(folder.path / "tiny", thinker())
+    options = ("--model", "tiny", "--judge", "judges.py:fades", "--episodes", "8", "--probe", "6", "--json")
+    shown = folder.ajet(
+        "forecast",
+        "job.yaml",
+        *options,
+        "--set",
+        "run.stop_on=[collapse]",
+        "--set",
+        "rollout.sampling.max_tokens=4",
+    )
+    causes = {cause["name"]: cause["what"] for cause in json.loads(shown.out.splitlines()[-1])["causes"]}
+    assert shown.code == 1 and causes["learning rate"].startswith(
+        "with train.learning_rate 0.0001, 6 steps have ruined the model: the reward has collapsed"
+    )

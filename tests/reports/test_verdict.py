@@ -105,6 +105,11 @@ def test_too_little_to_show_a_change_shows_none_and_says_so(made: Run, told: str
     assert found and found.outcome == "no change shown" and told in found.lines[0]
 
 
+def test_six_tasks_that_all_get_better_show_a_change() -> None:
+    found = verdict_of(run([False] * 6, [True] * 6))
+    assert found and found.outcome == "learned" and "validation tasks to show" not in str(found)
+
+
 def test_rewards_that_say_more_than_success_are_compared_too() -> None:
     made = run([False] * 12, [False] * 12)
     for entry in made.entries:

@@ -28,7 +28,11 @@ from ajet.utils.threads import to_its_end
 log = logging.getLogger("ajet")
 
 
-class NotFinite(AjetError, FloatingPointError):
+class Ruined(AjetError):
+    """Training has ruined the model."""
+
+
+class NotFinite(Ruined, FloatingPointError):
     """A step's loss or gradient is not a finite number."""
 
 

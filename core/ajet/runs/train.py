@@ -16,7 +16,7 @@ from ajet.interfaces.engine import ChatModelPlugin, Engine
 from ajet.interfaces.progress import Progress
 from ajet.job.job import Backbone, Job
 from ajet.learning.algorithms import DPO
-from ajet.learning.loop import BatchSource, Loop, train
+from ajet.learning.loop import BatchSource, Loop, Ruined, train
 from ajet.learning.preferences import PreferenceSource, preference_samples, read_preferences
 from ajet.learning.rollouts import (
     RolloutSource,
@@ -47,7 +47,7 @@ from ajet.runs.runtime import (
     open_runtime,
     training_policy,
 )
-from ajet.types import AjetError, Metrics
+from ajet.types import Metrics
 from ajet.utils.asyncrun import run
 
 
@@ -123,10 +123,10 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
 
 
 def refuse_ruined(job: Job, ruined: str) -> None:
-    """Raise AjetError if training has ruined the model; ``ruined`` is what `CollapseCheck.ruined` says."""
+    """Raise Ruined if training has ruined the model; ``ruined`` is what `CollapseCheck.ruined` says."""
     # Any other order of the tasks may end in hard ones.
     if ruined and job.config.task and job.config.task.selector.type == "shuffle":
-        raise AjetError(f"the run did not succeed: {ruined}")
+        raise Ruined(f"the run did not succeed: {ruined}")
 
 
 ValidationRun = Callable[[SamplingPolicy, str, Sequence[Plan]], Awaitable[Sequence[Ended]]]

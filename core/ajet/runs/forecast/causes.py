@@ -12,6 +12,7 @@ from ajet.job.models import model_source
 from ajet.rollout.episode import Episode
 from ajet.runs.check import warnings_of
 from ajet.runs.forecast.figures import Forecast
+from ajet.runs.forecast.steps import Probe
 from ajet.types import ConfigError
 
 LEAST_SIGNAL = 0.1
@@ -25,6 +26,8 @@ FAILED = 0.2
 """Share of failed episodes that is named as a cause."""
 CUT = 0.3
 """Share of episodes with a cut answer that is named as a cause, if they get hardly any reward."""
+
+USUAL_EPSILON = 1e-6
 
 
 def causes_of(job: Job, found: Forecast, has_template: bool) -> Iterator[tuple[str, str, str]]:
@@ -52,7 +55,7 @@ def causes_of(job: Job, found: Forecast, has_template: bool) -> Iterator[tuple[s
             "Show the model a short answer in the prompt; if it needs more room, raise the agent's max_tokens or "
             "rollout.sampling.max_tokens.",
         )
-    if learning_rate := _learning_rate(job):
+    if learning_rate := _learning_rate(job, found.probe):
         yield ("learning rate", *learning_rate)
     if found.judge and found.judge.share >= MUCH_NOISE and found.judge.changed:
         noise = found.judge
@@ -66,7 +69,13 @@ def causes_of(job: Job, found: Forecast, has_template: bool) -> Iterator[tuple[s
     solved = found.pass_at[1][0] if found.pass_at else statistics.fmean(rewards)
     little = signal_now is not None and signal_now[0] < LEAST_SIGNAL
     differ = f"{signal_now[0]:.0%} of groups have different rewards" if signal_now else "groups are small"
-    if (found.pass_at and solved >= max(SOLVED, found.target)) or (little and solved > 0.5):
+    if len(rewards) > 1 and low == high not in (0, 1) and not found.pass_at:
+        yield (
+            "constant judge",
+            f"the judge gave all {len(rewards)} episodes the reward {low:g}",
+            "Let the judge tell better outputs from worse ones; `ajet show` has outputs to try it on.",
+        )
+    elif (found.pass_at and solved >= max(SOLVED, found.target)) or (little and solved > 0.5):
         yield (
             "saturated",
             f"{solved:.0%} is reached before training, and {differ}: nearly all tasks are solved already",
@@ -88,26 +97,31 @@ def cut_answer(episode: Episode) -> bool:
     return any(call.generation.finish_reason == "length" for call in episode.record.calls)
 
 
-def _learning_rate(job: Job) -> tuple[str, str] | None:
-    """What is wrong with a learning rate far from those that models of this width take; None if nothing is."""
-    if not (bounds := learning_rates(job)):
-        return None
-    rate, (low, high) = job.config.train.learning_rate, bounds
+def _learning_rate(job: Job, probe: Probe | None) -> tuple[str, str] | None:
+    """What is wrong with a learning rate that ruins the model in the steps of a probe, or is far from those that models of this width
+    take; None if nothing is."""
+    bounds = learning_rates(job)
+    rate, (low, high) = job.config.train.learning_rate, bounds or (0.0, math.inf)
+    within = f"Set train.learning_rate within {low:.1g} to {high:.1g}, such as {math.sqrt(low * high):.1g}."
+    if probe and probe.ruined:
+        lower = bounds and rate > math.sqrt(low * high)
+        return (
+            f"with train.learning_rate {rate:g}, {len(probe.rates)} steps have ruined the model: {probe.ruined}",
+            within if lower else f"Lower train.learning_rate, such as to {rate / 10:g}.",
+        )
     if low <= rate <= high:
         return None
     how = "above" if rate > high else "below"
-    return (
-        f"train.learning_rate {rate:g} is far {how} the range of models of this width, {low:.1g} to {high:.1g}",
-        f"Set train.learning_rate within it, such as {math.sqrt(low * high):.1g}.",
-    )
+    return f"train.learning_rate {rate:g} is far {how} the range of models of this width", within
 
 
 def learning_rates(job: Job) -> tuple[float, float] | None:
     """The range of usual learning rates of a model; None if its width is not known.
 
     The centre is that of J. Schulman and Thinking Machines Lab, "LoRA Without Regret", 2025: 5e-5 · (2000 / width)^0.775, and
-    ten times that with an adapter. The range is a hundredth to five times of it: reinforcement learning of models of 7 billion
-    weights takes 1e-6, the examples 5e-5 to 2e-3.
+    ten times that with an adapter. The range is a hundredth to twice of it: reinforcement learning of models of 7 billion
+    weights takes 1e-6, the examples at most 0.8 times of it, and three times have ruined models in four steps. With an
+    ``adam_epsilon`` far above the usual one, which makes steps smaller, it goes to five times.
     """
     try:
         width = read_shape(model_source(job.model, job.config.run.seed, job.progress)).hidden
@@ -115,7 +129,7 @@ def learning_rates(job: Job) -> tuple[float, float] | None:
         return None
     lora = any(target.lora for target in job.targets if target.trained)
     centre = 5e-5 * (2000 / width) ** 0.775 * (10 if lora else 1)
-    return centre / 100, centre * 5
+    return centre / 100, centre * (2 if job.config.train.adam_epsilon <= USUAL_EPSILON else 5)
 
 
 def suggestions_of(job: Job, found: Forecast) -> Iterator[tuple[str, str]]:

@@ -12,9 +12,14 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from pathlib import Path
 
 from ajet.job.job import Job
+from ajet.job.prepare import resolved
+from ajet.learning.alarm_rules import RUINS
+from ajet.learning.loop import Ruined
 from ajet.rollout.recorder import METRICS, live_lines
+from ajet.runs.alarms import recorded_alarms
 from ajet.runs.runtime import trainer_of
 from ajet.runs.train import train_job
 from ajet.utils.pass_at_k import Interval
@@ -36,6 +41,8 @@ class Probe:
     """In a step."""
     seconds: float
     """Of a step, with its update."""
+    ruined: str = ""
+    """How they have ruined the model; "" if they have not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +62,23 @@ def probe(job: Job, steps: int) -> Probe:
         config = job.config.model_copy(
             update={
                 "train": job.config.train.model_copy(update=few_steps),
-                "run": job.config.run.model_copy(update={"dir": folder}),
+                "run": job.config.run.model_copy(update={"dir": folder, "stop_on": ()}),
             }
         )
         few = replace(job, config=config, validation=(), loggers=())
-        lines = live_lines(train_job(few, trainer_of(few)).run_dir / METRICS)
+        ruined = ""
+        try:
+            train_job(few, trainer_of(few))
+        except Ruined as error:
+            ruined = str(error).partition(". ")[0]
+        lines = [line for path in Path(folder).glob(f"*/{METRICS}") for line in live_lines(path)]
+        alarms = recorded_alarms(resolved(few), lines)
         trained = [line for line in lines if line["type"] == "train"]
     return Probe(
         [line.get("accuracy", line["reward"]) for line in trained],
         job.config.train.batch_size,
-        statistics.fmean(line["seconds_rollout"] + line["seconds_update"] for line in trained),
+        statistics.fmean([line["seconds_rollout"] + line["seconds_update"] for line in trained] or [0.0]),
+        next((alarm.what for alarm in alarms if alarm.name in RUINS), ruined),
     )
 
 
