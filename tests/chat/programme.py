@@ -28,7 +28,7 @@ from ajet.chat.renderer import Chat
 from ajet.testing import ScriptedEngine
 from ajet.types import GenerateRequest
 from tests.chat.family import Family, tokenizer
-from tests.chat.formats import Call
+from tests.chat.formats import HARMONY, Call
 from tests.patience import PATIENCE
 
 CLOSED = "http://127.0.0.1:9/v1"  # the discard port: a request that gets out fails at once
@@ -463,6 +463,52 @@ def marks(family: Family) -> str:
     return " and ".join([*usable[::-1], "so on"])
 
 
+# ------------------------------------------------------------------ cut answers
+
+WORDS = "\nNow the other one.\n"
+
+
+def faults_of_cuts(
+    chat: Chat, tail: list[int], text: str, first: int, wanted: Sequence[Call]
+) -> Iterator[str]:
+    """What is wrong where an answer is cut after any of its tokens, and where it is not cut. ``first``: where the first
+    call is complete at the latest; ``wanted``: the calls of the whole answer. What follows them is malformed."""
+    ids = chat.tokenizer.encode(text, add_special_tokens=False)
+    reader, said = chat.reader(tail, TOOLS), ""
+    assert reader
+    for n in range(len(ids) + 1):
+        cut = chat.tokenizer.decode(ids[:n])
+        parsed = chat.parse(ids[:n], tail, TOOLS)
+        called = [(name, json.loads(arguments)) for name, arguments in parsed.tool_calls]
+        if called != [*wanted][: len(called)]:
+            yield f"calls {called} after {cut[-30:]!r}"
+        begun = sum(
+            name in cut and next(iter(arguments)) in cut.partition(name)[2] for name, arguments in wanted
+        )
+        if len(called) + sum(parsed.counts.values()) < begun:
+            yield f"a call is lost after {cut[-30:]!r}"
+        if len(cut) >= first and not called:
+            yield f"a complete call is none after {cut[-30:]!r}"
+        if not parsed.content.startswith(said):
+            yield f"the stream has given {said!r}, not {parsed.content!r}"
+        said += "".join(t for kind, t in reader.read(ids[n]) if kind == "content") if n < len(ids) else ""
+    whole = chat.parse([*ids, chat.stop_token_ids[0]], tail, TOOLS)
+    called = [(name, json.loads(arguments)) for name, arguments in whole.tool_calls]
+    if called != [*wanted] or (len(called) < text.count(WORDS) + 1) > sum(whole.counts.values()):
+        yield f"calls {called}, counts {dict(whole.counts)}"
+    if not whole.content.startswith(said):
+        yield f"the stream has given {said!r}, not {whole.content!r}"
+    words = WORDS.strip() in text
+    if words != (WORDS.strip() in whole.content):
+        yield f"the content is {whole.content!r}"
+
+
+def common_end(one: str, two: str) -> str:
+    """What two texts end with."""
+    same = next((n for n, (a, b) in enumerate(zip(one[::-1], two[::-1], strict=False)) if a != b), len(two))
+    return one[len(one) - same :]
+
+
 # ------------------------------------------------------------------ the programme
 
 
@@ -526,6 +572,7 @@ class Programme:
             if not self._first_prompt(tools=True):
                 return
             self._battery(with_tools)
+            self._calls_at_every_cut(with_tools)
             self._not_offered(plain, with_tools)
             self._loop()
             self._streams(with_tools, tools=True)
@@ -631,6 +678,32 @@ class Programme:
             and reply.content.strip() == case.text
             and (not case.thought or reply.reasoning.strip() == case.thought)
         )
+
+    def _calls_at_every_cut(self, prompt: str) -> None:
+        """Wherever an answer is cut: what is complete is called as in the whole answer, and nothing else; what has begun
+        is counted, and the stream has given the beginning of the content."""
+        calls, chat = self.family.calls, self.stage.chat
+        if chat.calls_fault or not self.result.shows_tools or not calls:
+            return
+        first: Call = ("write", {"text": "a <b> c", "n": 2})
+        second: Call = ("get-weather", {"city": "Bern", "days": 2})
+        ending = self.family.calls_end or self.family.end
+        begun = own(self.family, prompt, Case([first])).removesuffix(ending)
+        other = calls.text([second], 1)
+        broken = other[: other.index("Bern")] + common_end(other, calls.text([("ping", {})], 1))
+        answers = {"words between calls": (begun + WORDS + other, [first, second])}
+        if not calls.as_text:
+            answers["a malformed second call"] = (begun + WORDS + broken, [first])
+        if self.family.parallel:
+            listed = own(self.family, prompt, Case([first, second]))
+            answers["two calls"] = (listed.removesuffix(ending), [first, second])
+        if calls is HARMONY:  # its messages are calls or text
+            begun += ending
+            answers = {"a call": (begun, [first])}
+        tail = chat.render(self.chat, TOOLS)[-64:]
+        for name, (text, wanted) in answers.items():
+            for fault in faults_of_cuts(chat, tail, text, len(begun), wanted):
+                self.fault(f"{name}: {fault}")
 
     def _not_offered(self, plain: str | None, with_tools: str) -> None:
         """Without tools there are no calls, and none of other tools than those of the request."""

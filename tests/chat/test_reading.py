@@ -209,9 +209,15 @@ def test_a_token_of_the_vocabulary_tells_the_format_of_a_template_without_calls(
     assert token in str(chat.found) and arguments(read(chat, text)) == [("write-file", {"text": "a"})]
 
 
-def test_a_token_that_many_vocabularies_have_tells_it_only_if_the_template_mentions_it() -> None:
-    assert chat_of(MUTE, ("<|START_ACTION|>",)).calls_fault
-    assert not chat_of(MUTE + "{# <|START_ACTION|> #}", ("<|START_ACTION|>",)).calls_fault
+@pytest.mark.parametrize("token", ["<|START_ACTION|>", "<tool_call>"])
+def test_a_token_that_many_vocabularies_have_tells_it_only_if_the_template_shows_json_after_it(
+    token: str,
+) -> None:
+    for shown in ("", f"{token}", token + "NAME\\n<arg_key>K</arg_key>", token + "{{ name }}"):
+        fault = chat_of(MUTE.replace("[tools]", f"[tools]{shown}"), (token,)).calls_fault
+        assert "rollout.call_example" in fault and "formats of known tokens" in fault
+    for shown in (token + r'\n{"name": N', token + r'[\n    {"tool_name": N', token + r"{{\'name\': N"):
+        assert not chat_of(MUTE.replace("[tools]", f"[tools]{shown}"), (token,)).calls_fault
 
 
 def _call(**values: Any) -> dict[str, Any]:

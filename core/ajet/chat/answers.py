@@ -49,9 +49,11 @@ class Answers(Protocol):
     stop_token_ids: tuple[int, ...]
     """Tokens that end an answer."""
 
-    def parse(self, ids: list[int], prompt: list[int], tools: Sequence[Message]) -> Parsed:
-        """An answer up to the token that ends it. ``prompt`` are the last ids before it, ``tools`` those that the request
-        offers. Raises nothing, whatever was sampled."""
+    def parse(
+        self, ids: list[int], prompt: list[int], tools: Sequence[Message], ended: bool = True
+    ) -> Parsed:
+        """An answer up to the token that ends it; ``ended`` is false if none did. ``prompt`` are the last ids before it,
+        ``tools`` those that the request offers. Raises nothing, whatever was sampled."""
         ...
 
     def reader(self, prompt: list[int], tools: Sequence[Message]) -> Reader:
@@ -79,16 +81,13 @@ class MarkedAnswers:
     ) -> None:
         self._decode, self._tokenizer, self._shape, self._calls = decode, tokenizer, shape, calls
         self.stop_token_ids = tuple(stops)
-        around = "".join([shape.header, shape.ending.text, *shape.said, *(shape.thoughts or ())])
-        begins = getattr(calls, "begins", ())
-        self._only_calls = [
-            mark for mark in begins if mark[:1] in ("<", "[") and mark[1:] and mark not in around
-        ]
-        """Tags that stand before calls and nowhere else."""
 
-    def parse(self, ids: list[int], prompt: list[int], tools: Sequence[Message]) -> Parsed:
+    def parse(
+        self, ids: list[int], prompt: list[int], tools: Sequence[Message], ended: bool = True
+    ) -> Parsed:
         """See `Answers`."""
-        parsed, end = self.parse_text(self._decode(ids), self.opened(self._decode(prompt[-64:])), tools)
+        opened = self.opened(self._decode(prompt[-64:]))
+        parsed, end = self.parse_text(self._decode(ids), opened, tools, ended)
         if parsed.reasoning is None:
             return parsed
         tokens = bisect_left(range(len(ids)), end, key=lambda n: len(self._decode(ids[:n])))
@@ -102,15 +101,17 @@ class MarkedAnswers:
         begun = prompt.rpartition(self._shape.last_token)[2] if self._shape.last_token else prompt
         return begun.rfind(begin) > begun.rfind(end)
 
-    def parse_text(self, text: str, opened: bool, tools: Sequence[Message]) -> tuple[Parsed, int]:
+    def parse_text(
+        self, text: str, opened: bool, tools: Sequence[Message], ended: bool = True
+    ) -> tuple[Parsed, int]:
         """An answer's text as a message, and where its reasoning ends."""
         offered = Tools(tools)
         split = self._split(text, opened)
         counts = {"cut_thoughts": int(not split.closed)}
-        calls = self._read(split.rest, offered)
+        calls = self._read(split.rest, offered, ended)
         thought, end = split.thought, split.end
         if not split.closed:  # a call ends a thought that has no end
-            inside = self._read(thought or "", offered)
+            inside = self._read(thought or "", offered, ended)
             counts["calls_in_thoughts"] = len(inside.calls) + inside.malformed
             if inside.calls:
                 thought, end = (thought or "")[: inside.begin], end - len((thought or "")[inside.begin :])
@@ -142,15 +143,10 @@ class MarkedAnswers:
         """See `Answers`."""
         return _MarkedReader(self, self.opened(self._decode(prompt[-64:])), tools)
 
-    def _read(self, text: str, offered: Tools) -> Calls:
+    def _read(self, text: str, offered: Tools, ended: bool) -> Calls:
         if self._calls is None or not offered.schemas:
             return Calls(text)
-        found = self._calls.read(text, offered)
-        if not (found.calls or found.malformed or found.unoffered) and any(
-            m in text for m in self._only_calls
-        ):
-            return replace(found, malformed=1)  # it begins like a call and goes on in another way
-        return found
+        return self._calls.read(text, offered, ended)
 
     def _split(self, text: str, opened: bool) -> _Split:
         if self._shape.thoughts is None:

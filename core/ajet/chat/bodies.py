@@ -27,6 +27,9 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None}
 class Unreadable(ValueError):
     """The text is not a call in this format."""
 
+    at: int
+    """Up to where a JSON value could be read; missing if that does not tell where it ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadCall:
@@ -51,15 +54,46 @@ class Tools:
         return _types(self.schemas.get(name, {}).get(key))
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """How the end of a call is known whose values may contain anything."""
+
+    close: re.Pattern[str]
+    """What follows the last argument."""
+    marks: re.Pattern[str]
+    """Where another call begins (the group ``begin``), where one with arguments ends (``end``), or another one."""
+    ended: bool = True
+    """Whether the model has ended the answer. In one that was cut, a call without its end is none."""
+
+    def over(self, text: str, at: int) -> bool:
+        """Whether a call ends here: no other end comes before the next call."""
+        closed = self.close.match(text, at)
+        marks = self.marks.finditer(text, closed.end()) if closed else ()
+        ends = next((mark["end"] for mark in marks if mark.lastgroup), None)
+        return closed is not None and ends is None
+
+    def whole(self, value: str) -> bool:
+        """Whether each call within a value has its end there."""
+        depth = 0
+        for found in self.marks.finditer(value):
+            depth += 1 if found["begin"] is not None else -1
+            if depth < 0:
+                break
+        return depth == 0
+
+
+ANYWHERE = Ends(re.compile(""), re.compile("(?P<begin>(?!))(?P<end>)"))
+"""The first end counts."""
+
+
 class Body:
     """How one call is written. The name comes first, except in JSON."""
 
     kind: ClassVar[str]
     """A few words for the user."""
 
-    def read(self, text: str, at: int, tools: Tools, over: re.Pattern[str]) -> tuple[ReadCall, int]:
-        """The call that begins at a position, and where it ends. ``over`` matches what follows a call. Raises
-        Unreadable."""
+    def read(self, text: str, at: int, tools: Tools, ends: Ends = ANYWHERE) -> tuple[ReadCall, int]:
+        """The call that begins at a position, and where it ends. Raises Unreadable, and what deep or odd values raise."""
         raise NotImplementedError
 
     def write(self, call: ReadCall) -> str:
@@ -76,7 +110,7 @@ class JsonBody(Body):
     """Whether the arguments are JSON within a string."""
     kind: ClassVar[str] = "JSON"
 
-    def read(self, text: str, at: int, tools: Tools, over: re.Pattern[str]) -> tuple[ReadCall, int]:
+    def read(self, text: str, at: int, tools: Tools, ends: Ends = ANYWHERE) -> tuple[ReadCall, int]:
         """See `Body`."""
         value, end = read_json(text, skip(text, at))
         return self.call(value), end
@@ -114,7 +148,7 @@ class NamedBody(Body):
     in_id: bool = False
     kind: ClassVar[str] = "name and JSON"
 
-    def read(self, text: str, at: int, tools: Tools, over: re.Pattern[str]) -> tuple[ReadCall, int]:
+    def read(self, text: str, at: int, tools: Tools, ends: Ends = ANYWHERE) -> tuple[ReadCall, int]:
         """See `Body`."""
         name = rf"(?P<id>functions\.(?P<name>{NAME}):\d+)" if self.in_id else rf"(?P<name>{NAME})"
         found = _match(rf"\s*+{name}\s*+{pattern(self.between)}\s*+(?=\{{|\"|null|\Z)", text, at)
@@ -143,40 +177,48 @@ class TagBody(Body):
     """What stands between two arguments only."""
     kind: ClassVar[str] = "tags"
 
-    def read(self, text: str, at: int, tools: Tools, over: re.Pattern[str]) -> tuple[ReadCall, int]:
-        """See `Body`. A value may contain what usually ends it: it ends where another argument or the call's end follows."""
-        ends = dict.fromkeys(map(pattern, (self.after_name + self.before_key, self.after_name, self.without)))
-        name = _match(rf"\s*+(?P<name>{NAME})(?={'|'.join(ends)}|\s*+\Z)", text, at)
+    def read(self, text: str, at: int, tools: Tools, ends: Ends = ANYWHERE) -> tuple[ReadCall, int]:
+        """See `Body`."""
+        begins = map(pattern, (self.after_name + self.before_key, self.after_name, self.without))
+        name = _match(rf"\s*+(?P<name>{NAME})(?={'|'.join(begins)}|\s*+\Z)", text, at)
         begin = _match(f"(?:{pattern(self.after_name)})?", text, name.end()).end()
-        for last in (over, None):
-            read = self._arguments(text, begin, name["name"], tools, last)
+        for by_end in (True, False) if ends.ended else (True,):
+            read = self._arguments(text, begin, name["name"], tools, ends, by_end)
             if read:
                 return ReadCall(name["name"], read[0]), read[1]
         for end in (begin, _match(f"(?:{pattern(self.without)})?", text, name.end()).end(), name.end()):
-            if over.match(text, end):
+            if ends.over(text, end):
                 return ReadCall(name["name"], {}), end
         raise Unreadable("no end")
 
     def _arguments(
-        self, text: str, at: int, name: str, tools: Tools, over: re.Pattern[str] | None
+        self, text: str, at: int, name: str, tools: Tools, ends: Ends, by_end: bool
     ) -> tuple[dict[str, Any], int] | None:
-        """The arguments from a position on. With ``over``, the last value ends only where that matches."""
+        """The arguments from a position on; None if one has no end. A value may contain what usually ends it: it ends where
+        another argument or, with ``by_end``, the call's end follows, first of all where all calls within it are whole."""
         values = [f"(?P<string>{pattern(self.string, beside='right')})"]
         values += [pattern(text, beside="right") for text in self.others if text != self.string]
         before = rf"(?:{pattern(self.separator)})?\s*+{pattern(self.before_key)}"
         begin = _compiled(rf"\s*+{before}(?P<key>(?!/){NAME})(?:{'|'.join(values)})")
-        known = tools.schemas.get(name)
+        # Where only a separator begins an argument, words may look like one.
+        known = None if self.before_key.strip() else tools.schemas.get(name)
         read: dict[str, Any] = {}
         while key := begin.match(text, at):
             after = re.compile(pattern(self.after_value.replace(ANY_KEY, key["key"]), beside="left"))
+            found: tuple[int, int, bool] | None = None
             for end in after.finditer(text, key.end()):
-                at, following = end.end(), begin.match(text, end.end())
+                following = begin.match(text, end.end())
                 more = following is not None and (not known or following["key"] in known)
-                if more or (over.match(text, at) if over else not following):
-                    break
-            else:
+                if more or (ends.over(text, end.end()) if by_end else not following):
+                    is_whole = ends.whole(text[key.end() : end.start()])
+                    if is_whole or not found:
+                        found = end.start(), end.end(), more
+                    if is_whole:
+                        break
+            if not found:
                 return None
-            read[key["key"]] = self._value(text[key.end() : end.start()], key, tools.types(name, key["key"]))
+            stop, at, more = found
+            read[key["key"]] = self._value(text[key.end() : stop], key, tools.types(name, key["key"]))
             if not more:
                 return read, at
         return None
@@ -218,13 +260,10 @@ class ObjectBody(Body):
     comma: str
     kind: ClassVar[str] = "name and object"
 
-    def read(self, text: str, at: int, tools: Tools, over: re.Pattern[str]) -> tuple[ReadCall, int]:
+    def read(self, text: str, at: int, tools: Tools, ends: Ends = ANYWHERE) -> tuple[ReadCall, int]:
         """See `Body`."""
         found = _match(rf"\s*+(?P<name>{NAME}){pattern(self.open)}", text, at)
-        try:
-            value, end = self._items(text, found.end(), "}")
-        except IndexError:
-            raise Unreadable("no end") from None
+        value, end = self._items(text, found.end(), "}")
         return ReadCall(found["name"], value), end
 
     def _items(self, text: str, at: int, close: str) -> tuple[Any, int]:
@@ -290,7 +329,7 @@ class PythonBody(Body):
 
     kind: ClassVar[str] = "Python calls"
 
-    def read(self, text: str, at: int, tools: Tools, over: re.Pattern[str]) -> tuple[ReadCall, int]:
+    def read(self, text: str, at: int, tools: Tools, ends: Ends = ANYWHERE) -> tuple[ReadCall, int]:
         """See `Body`."""
         found = _match(rf"\s*+(?P<name>{NAME})\(", text, at)
         for _, end in zip(range(_TRIES), re.finditer(r"\)", text[found.end() :]), strict=False):
@@ -341,7 +380,14 @@ def read_json(text: str, at: int) -> tuple[Any, int]:
     try:
         return _JSON.raw_decode(text, at)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(str(error)) from None
+        unreadable = Unreadable(str(error))
+        if (
+            isinstance(error, json.JSONDecodeError)
+            and error.pos < len(text)
+            and "Unterminated" not in error.msg
+        ):
+            unreadable.at = error.pos
+        raise unreadable from None
 
 
 def _no_number(name: str) -> NoReturn:

@@ -6,20 +6,22 @@ Calls stand between the literal texts of a format. A format is derived from exam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 from ajet.chat.bodies import (
+    ANY_KEY,
     ANY_NAME,
     ID,
-    NAME,
     NUMBER,
     Body,
+    Ends,
     JsonBody,
     PythonBody,
     ReadCall,
+    TagBody,
     Tools,
     Unreadable,
     pattern,
@@ -28,8 +30,15 @@ from ajet.chat.bodies import (
 )
 from ajet.chat.texts import partial
 
-_TRIES = 64
-"""Places at which a call without a marker is looked for."""
+_PYTHON = r"[A-Za-z_][A-Za-z0-9_.-]*+"
+"""A tool's name where nothing but the bracket after it shows that it is called."""
+_HEAD = 200
+"""Characters of a JSON object that show whether it is meant to be a call."""
+_FUNCTOOLS = "functools"
+"""Phi-4-mini writes this word before its list of calls."""
+
+
+_TAG = re.compile(rf"<[^<>\s{ID}{NUMBER}{ANY_NAME}]+>?|\[/?[A-Z_ ]+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +69,48 @@ class CallReader(Protocol):
         """From where on a text that goes on may be a call; its length if nowhere. ``first``: the answer begins with it."""
         ...
 
-    def read(self, text: str, tools: Tools) -> Calls:
-        """The calls of a whole answer. What cannot be read, and calls of tools that are not offered, stay text."""
+    def read(self, text: str, tools: Tools, ended: bool = True) -> Calls:
+        """The calls of an answer; ``ended``: the model has ended it. Each beginning of a call is a call or counted: what
+        cannot be read, and calls of tools that are not offered, stay text. Raises nothing."""
         ...
 
     def write(self, calls: Sequence[ReadCall]) -> str:
         """Calls as the model writes them."""
         ...
+
+
+class _Reading:
+    """An answer that is read from its beginning to its end."""
+
+    def __init__(self, text: str, tools: Tools) -> None:
+        self.at = 0
+        self._text, self._offered = text, tools.schemas
+        self._kept: list[str] = []
+        self._calls: list[ReadCall] = []
+        self._malformed = self._unoffered = 0
+        self._begin, self._cut = -1, False
+
+    def call(self, call: ReadCall, start: int, end: int) -> None:
+        """A call stands between two positions."""
+        offered = call.name in self._offered
+        self._kept.append(self._text[self.at : start if offered else end])
+        self.at = end
+        if offered:
+            self._begin = start if self._begin < 0 else self._begin
+            self._calls.append(call)
+        else:
+            self._unoffered += 1
+
+    def malformed(self, end: int, *, cut: bool) -> None:
+        """What begins as a call and cannot be read goes up to a position; ``cut``: it has no end."""
+        self._malformed += 1
+        self._kept.append(self._text[self.at : end])
+        self.at, self._cut = end, cut
+
+    def done(self) -> Calls:
+        """What was read."""
+        rest = "".join([*self._kept, self._text[self.at :]]).rstrip() if self._calls else self._text
+        return Calls(rest, tuple(self._calls), self._malformed, self._unoffered, self._begin, self._cut)
 
 
 @dataclass(frozen=True)
@@ -89,24 +133,34 @@ class CallFormat:
     def begins(self) -> tuple[str, ...]:
         """Texts with which a call may begin."""
         words = [part.split() for literal in (self.section[0], self.call[0]) for part in _parts(literal)]
-        return tuple(
-            dict.fromkeys(re.split(f"[{ID}{NUMBER}{ANY_NAME}]", word[0])[0] for word in words if word)
-        )
+        begins = (re.split(f"[{ID}{NUMBER}{ANY_NAME}]", word[0])[0] for word in words if word)
+        return tuple(dict.fromkeys(text.rstrip("[{(") or text for text in begins))
 
     @cached_property
     def _patterns(self) -> dict[str, re.Pattern[str]]:
-        ends, begins, closes = map(pattern, (self.section[1], *self.call))
-        opens = _with_less(self.section[0])
-        between, both = pattern(self.between), all(text.strip() for text in (self.section[0], self.call[0]))
-        again = rf"(?:\s*+{ends}\s*+{opens})?" if both else ""
-        following = rf"{again}\s*+(?:{between})?\s*+{begins}" if between.strip() else rf"{again}\s*+{begins}"
-        more = following if self.call[0].strip() else rf"\s*+{between}"
+        is_list, has_end = not self.call[0].strip(), bool(self.section[1].strip())
+        begins, between, ends = map(pattern, (self.call[0], self.between, self.section[1]))
+        opens, closes = _with_less(self.section[0]), _with_less(self.call[1], last=True)
+        marks = [_mark(text, self.section[0] + self.call[0]) for text in (self.call[0], self.section[0])]
+        marks = [re.escape(mark) for mark in marks if mark]
+        begin = opens + begins if is_list or not self.section[0].strip() else rf"(?:{opens}\s*+)?{begins}"
+        following = rf"\s*+(?:{between}\s*+)?{begins}" if has_end or not is_list else rf"\s*+{between}\s*+"
+        close = (
+            rf"\s*+(?:{closes}|(?={begin}))" if self.call[1].strip() else rf"\s*+(?:{ends}|{between}{begin})"
+        )
+        value = self.body.after_value.replace(ANY_KEY, ANY_NAME) if isinstance(self.body, TagBody) else ""
+        end = self.call[1].strip() or self.section[1].strip()
+        last = _parts(end)[-1]
+        last = pattern(end if last in self.section[0] + self.call[0] else last)
         found = {
-            "begin": rf"(?:{opens}\s*+)?{begins}" if both else opens + begins,
-            "next": following,
-            "close": rf"\s*+{closes}",
-            "end": rf"\s*+{ends}" if self.section[1].strip() else "",
-            "over": rf"\s*+{closes}(?:\s*+(?:{ends})?\s*+\Z|{more})",
+            "begin": rf"(?:{begin})|(?P<mark>{'|'.join(marks) or '(?!)'})",
+            "next": following if has_end or not is_list or self.between.strip() else "(?!)",
+            "end of a call": rf"\s*+(?:{closes})?",
+            "end": rf"\s*+{ends}" if has_end else "(?!)",
+            "close": close,
+            "values": rf"(?P<begin>{[*marks, begin][0]})|(?P<end>{pattern(value, beside='left')}{close})|{closes}",
+            "calls": rf"(?P<begin>{[*marks, begin][0]})|{last or '(?!)'}",
+            "last": last or "(?!)",
         }
         return {name: re.compile(expression) for name, expression in found.items()}
 
@@ -115,55 +169,46 @@ class CallFormat:
         places = [text.find(mark) for mark in self.begins if mark in text]
         return min(places, default=len(text) - partial(text, self.begins))
 
-    def read(self, text: str, tools: Tools) -> Calls:
+    def read(self, text: str, tools: Tools, ended: bool = True) -> Calls:
         """See `CallReader`."""
-        kept: list[str] = []
-        calls: list[ReadCall] = []
-        malformed = unoffered = 0
-        begin, at, unread = -1, 0, -1
-        while found := self._patterns["begin"].search(text, at):
-            try:
-                group, end = self._group(text, found, tools)
-            except (Unreadable, RecursionError):
-                malformed += 1
-                unread = end = max(found.end(), at + 1)
-                kept.append(text[at:end])
-                at = end
-                continue
-            kept.append(text[at : found.start()])
-            for call, start, stop in group:
-                if call.name in tools.schemas:
-                    begin = found.start() if begin < 0 else begin
-                    calls.append(call)
-                else:
-                    unoffered += 1
-                    kept.append(text[start:stop])
-            at = end
-        kept.append(text[at:])
-        mark = (self.call[1].split() or self.section[1].split() or [""])[0]
-        cut = unread >= 0 and not (mark and mark in text[unread:])
-        rest = "".join(kept).rstrip() if calls else text
-        return Calls(rest, tuple(calls), malformed, unoffered, begin, cut)
-
-    def _group(
-        self, text: str, found: re.Match[str], tools: Tools
-    ) -> tuple[list[tuple[ReadCall, int, int]], int]:
-        """The calls that follow one another, where each begins and ends, and where the last one's format ends. A call that
-        cannot be read ends them; raises Unreadable if it is the first."""
-        group: list[tuple[ReadCall, int, int]] = []
-        start: re.Match[str] | None = found
-        at = found.end()
+        reading, found = _Reading(text, tools), self._patterns
+        ends = Ends(found["close"], found["values"], ended)
+        start = found["begin"].search(text)
         while start:
             try:
-                call, end = self.body.read(text, start.end(), tools, self._patterns["over"])
-            except Unreadable:
-                if not group:
-                    raise
-                break
-            at = _end(self._patterns["close"], text, end)
-            group.append((call, start.start(), at))
-            start = self._patterns["next"].match(text, at)
-        return group, _end(self._patterns["end"], text, at)
+                if start.groupdict().get("mark"):
+                    raise Unreadable("it begins like a call and goes on in another way")
+                call, end = self.body.read(text, start.end(), tools, ends)
+            except Exception:  # whatever was sampled
+                end = self._end_of_malformed(text, start.end())
+                # In an answer that was cut, all that follows may be within this call.
+                rest = max(start.end(), reading.at + 1) if ended else len(text)
+                reading.malformed(end or rest, cut=not end)
+                start = found["begin"].search(text, reading.at)
+            else:
+                reading.call(call, start.start(), _end(found["end of a call"], text, end))
+                start = self._following(text, reading)
+        return reading.done()
+
+    def _following(self, text: str, reading: _Reading) -> re.Match[str] | None:
+        """Where another call begins. In a list, whatever is not its end begins one."""
+        at = _end(self._patterns["end"], text, reading.at)
+        is_over = at > reading.at or skip(text, at) == len(text)
+        reading.at = at
+        following = None if is_over else self._patterns["next"].match(text, at)
+        return following or self._patterns["begin"].search(text, at)
+
+    def _end_of_malformed(self, text: str, at: int) -> int:
+        """Where a call that cannot be read ends, past those that begin within it; 0 if nowhere."""
+        depth = 1
+        ends = self._patterns["last"].search(
+            text, at
+        )  # without one, each beginning would be compared with all others
+        for mark in self._patterns["calls"].finditer(text, at) if ends else ():
+            depth += 1 if mark["begin"] is not None else -1
+            if not depth:
+                return mark.end()
+        return 0
 
     def write(self, calls: Sequence[ReadCall]) -> str:
         """See `CallReader`."""
@@ -177,8 +222,8 @@ class CallFormat:
 
 @dataclass(frozen=True)
 class BareCalls:
-    """Calls without a marker: JSON objects, or Python calls. They count only at the end of an answer, and only if all of them
-    name offered tools. ``marks`` are tokens that may stand before them."""
+    """Calls without a marker: JSON objects, and Python calls in a list, at the beginning of an answer or after another call.
+    ``marks`` are tokens that may stand around them."""
 
     body: JsonBody | PythonBody
     """How the chat template writes them; the model may write either."""
@@ -190,75 +235,73 @@ class BareCalls:
     @property
     def begins(self) -> tuple[str, ...]:
         """Texts with which a call may begin."""
-        return ("{", "[", *self.marks)
+        return ("{", "[", _FUNCTOOLS, *self.marks)
 
     @cached_property
-    def _mark(self) -> str:
-        return "|".join(map(re.escape, self.marks)) or "(?!)"
+    def _json(self) -> JsonBody:
+        return self.body if isinstance(self.body, JsonBody) else JsonBody(("name", "arguments"))
+
+    @cached_property
+    def _patterns(self) -> dict[str, re.Pattern[str]]:
+        last = [re.escape(mark) for mark in self.marks if "/" in mark or "end" in mark]
+        mark = "|".join([rf"{_FUNCTOOLS}(?=\s*+\[)", *map(re.escape, self.marks)])
+        lead, value = rf"(?:(?P<mark>{mark})|\[)\s*+", rf"(?P<value>\{{|{_PYTHON}\()"
+        found = {
+            "begin": rf"(?:{lead})++{value}?+|(?P<object>\{{)",
+            "next": rf"[\s,;]*+(?:{lead})*+{value}",
+            "end": rf"(?:\s*+(?:{'|'.join([*last, ']'])}))*+",
+        }
+        return {name: re.compile(expression) for name, expression in found.items()}
 
     def holds(self, text: str, first: bool, tools: Tools) -> int:
         """See `CallReader`."""
-        begun, named = text.lstrip(), [f"{name}(" for name in tools.schemas]
-        if first and any(name.startswith(begun) or begun.startswith(name) for name in named):
+        if first and re.match(rf"\s*+(?:{_PYTHON})?+(?:\(|\Z)", text):
             return 0
         places = [text.find(mark) for mark in self.begins if mark in text]
         return min(places, default=len(text) - partial(text, self.begins))
 
-    def read(self, text: str, tools: Tools) -> Calls:
+    def read(self, text: str, tools: Tools, ended: bool = True) -> Calls:
         """See `CallReader`."""
-        marked = list(re.finditer(self._mark, text))
-        places = [m.start() for m in re.finditer(r"[\[{]", text)][:_TRIES]
-        if re.match(rf"\s*+(?:{self._mark})?\s*+{NAME}\(", text):
-            places.insert(0, 0)
-        reads: tuple[Callable[[str, Tools], list[ReadCall]], ...] = (self._json, self._python)
-        for place in places:
-            for read in reads:
-                try:
-                    calls = read(text[place:], tools)
-                except (Unreadable, RecursionError):
-                    continue
-                if all(call.name in tools.schemas for call in calls):
-                    begin = next((m.start() for m in marked if not text[m.end() : place].strip()), place)
-                    before = re.sub(self._mark, "", text[:begin])
-                    before = (
-                        re.sub(r"\w+\Z", "", before) if text[begin] == "[" else before
-                    )  # such as functools[…]
-                    return Calls(before.rstrip(), tuple(calls), begin=begin)
-        names = "|".join(map(re.escape, tools.schemas))
-        begun = re.search(
-            rf'\{{\s*+"\w+"\s*+:\s*+"(?:{names})"|\[\s*+(?:{names})\(|\A\s*+(?:{names})\(', text
+        reading, found = _Reading(text, tools), self._patterns
+        start = found["next"].match(text) or found["begin"].search(text)
+        while start:
+            parts = start.groupdict()
+            value = parts["value"] or parts.get("object") or ""
+            call, end, begins = self._call(text, start.end() - len(value), tools, ended)
+            if call:
+                end = _end(found["end"], text, end)
+                reading.call(call, start.start(), end)
+            elif begins or parts["mark"]:
+                reading.malformed(max(end, start.end()), cut=not ended)
+            following = found["next"].match(text, end) if call else None
+            start = following or found["begin"].search(text, max(end, start.end()))
+        return reading.done()
+
+    def _call(self, text: str, at: int, tools: Tools, ended: bool) -> tuple[ReadCall | None, int, bool]:
+        """The call at a position, where what stands there ends, and if it is no call, whether it begins like one."""
+        end = at
+        try:
+            if not text.startswith("{", at):
+                return *PythonBody().read(text, at, tools), True
+            value, end = read_json(text, at)
+            return self._json.call(value), end, True
+        except Exception as error:  # whatever was sampled
+            begins = self._begins(text[at : at + _HEAD], tools, ended)
+            if end == at:
+                end = getattr(error, "at", len(text) if begins else at)
+            return None, end, begins
+
+    def _begins(self, text: str, tools: Tools, ended: bool) -> bool:
+        """Whether a text begins like a call: with the name of an offered tool, with the whole or a part of it if the answer was
+        cut, or with any name and arguments."""
+        said = "".join(text.split())
+        key, arguments = self._json.keys or ("name", "arguments")
+        heads = [f'{{"{k}":"{name}"' for k in (key, "name") for name in tools.schemas]
+        heads += [head for name in tools.schemas for head in (f"{name}(", f'{{"{name}":{{"')]
+        named = re.match(rf'\{{"(?:{key}|name)":"[^"]*","(?:{arguments}|arguments|parameters)":', said)
+        return named is not None or any(
+            said.startswith(head) or (not ended and len(said) > 1 and head.startswith(said)) for head in heads
         )
-        unread = len(marked) or int(begun is not None)
-        return Calls(text, malformed=unread, cut=unread > 0)
-
-    def _json(self, text: str, tools: Tools) -> list[ReadCall]:
-        """All JSON calls from the beginning of a text to its end. Raises Unreadable if there is anything else."""
-        body = self.body if isinstance(self.body, JsonBody) else JsonBody(("name", "arguments"))
-        between = re.compile(rf"(?:[\s;,]|{self._mark})*")
-        calls: list[ReadCall] = []
-        at = 0
-        while at < len(text):
-            value, at = read_json(text, at)
-            calls += map(body.call, value if isinstance(value, list) else [value])
-            at = _end(between, text, at)
-        return calls
-
-    def _python(self, text: str, tools: Tools) -> list[ReadCall]:
-        """The same for Python calls."""
-        at = _end(re.compile(rf"\s*+(?:{self._mark})?\s*+"), text, 0)
-        listed = text.startswith("[", at)
-        calls: list[ReadCall] = []
-        at += listed
-        while not calls or text[at - 1] in ",;":
-            call, at = PythonBody().read(text, at, tools, re.compile(""))
-            calls.append(call)
-            at = _end(re.compile(r"\s*+[,;]?"), text, at)
-        at = skip(text, at)
-        if listed and not text.startswith("]", at):
-            raise Unreadable("no end of a list")
-        if re.sub(self._mark, "", text[at + listed :]).strip():
-            raise Unreadable("text after the calls")
-        return calls
 
     def write(self, calls: Sequence[ReadCall]) -> str:
         """See `CallReader`."""
@@ -271,12 +314,25 @@ def _parts(literal: str) -> list[str]:
     return re.split(r"(?=<[^<>]*>|\[/?[A-Z_ ]+\])", literal)
 
 
-def _with_less(literal: str) -> str:
-    """A pattern of a literal of several tags: those before the last one may be missing, the first ones first."""
+def _with_less(literal: str, *, last: bool = False) -> str:
+    """A pattern of a literal of several tags, of which some may be missing: the first ones, or with ``last`` the last ones,
+    the outer ones first."""
     found = ""
-    for part in _parts(literal):
-        found = rf"(?:{found}\s*+)?{pattern(part)}" if found else pattern(part)
+    parts = [pattern(part) for part in _parts(literal) if part.strip()]
+    for part in reversed(parts) if last else parts:
+        outer = rf"(?:\s*+{found})?" if last else rf"(?:{found}\s*+)?"
+        found = (part + outer if last else outer + part) if found else part
     return found
+
+
+def _mark(literal: str, within: str) -> str:
+    """The text with which only calls begin: a literal's first tag, or the last one if words come first; with the word that
+    follows if the tag stands in other places, too. Empty if there is no tag."""
+    parts = [part.lstrip() for part in _parts(literal) if part.strip()] or [""]
+    tag = next((found for part in (parts[0], parts[-1]) if (found := _TAG.match(part))), None)
+    if not tag or within.count(tag[0]) == 1:
+        return tag[0] if tag else ""
+    return re.split(rf"[\s{ID}{NUMBER}{ANY_NAME}]", tag.string)[0]
 
 
 def _end(of: re.Pattern[str], text: str, at: int) -> int:

@@ -23,7 +23,6 @@ from ajet.chat.bodies import (
     ReadCall,
     TagBody,
     Tools,
-    Unreadable,
 )
 from ajet.chat.calls import BareCalls, CallFormat, CallReader, Calls
 from ajet.chat.texts import common_end, common_start, without_header
@@ -187,8 +186,8 @@ class _Derivation:
             at = self._name_at(text[: text.rindex(_NAMES[1])], 0)
         try:
             tools = tools_of([ReadCall(_NAMES[number], {_KEYS[0]: _VALUES[0]})])
-            return at, body.read(text, at, Tools(tools), re.compile(""))[1]
-        except Unreadable as error:
+            return at, body.read(text, at, Tools(tools))[1]
+        except (ValueError, LookupError) as error:
             raise Underivable(str(error)) from None
 
     def _tags(self, one: str) -> Body:

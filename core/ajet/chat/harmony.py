@@ -64,7 +64,9 @@ class Harmony:
         end = next((n for n, i in enumerate(completion) if i in self.stop_token_ids), len(completion))
         return completion[: end + (completion[end : end + 1] == [self.call])]
 
-    def parse(self, ids: list[int], prompt: list[int], tools: Sequence[Message]) -> Parsed:
+    def parse(
+        self, ids: list[int], prompt: list[int], tools: Sequence[Message], ended: bool = True
+    ) -> Parsed:
         """See `Answers`. An answer in which no message can be read becomes its text."""
         turn = self.turn(ids)
         try:

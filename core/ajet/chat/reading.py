@@ -36,7 +36,8 @@ _BY_TOKEN = {
 }
 """How models write calls whose chat template does not write any: by a token of their vocabulary."""
 _AMBIGUOUS = ("<tool_call>", "<|START_ACTION|>")
-"""Tokens that many vocabularies have whose models write calls otherwise: the chat template must mention them."""
+"""Tokens that many vocabularies have whose models write calls otherwise: the chat template must show JSON after them."""
+_JSON = r"""(?:\\n|[\s'"~+\[])*\{{1,2}(?:\\n|\s)*\\?["'](?:tool|function|\w*name|type)"""
 _NEEDED = ("plain", "types", "nested", "no arguments")
 
 
@@ -96,11 +97,12 @@ def find_reader(
     tried.append("the tokenizer's response template (it has none)")
     vocabulary, source = tokenizer.get_vocab(), str(tokenizer.chat_template)
     for token, known in _BY_TOKEN.items():
-        is_sure = token in source or not shows_tools or token not in _AMBIGUOUS
+        is_shown = re.search(re.escape(token) + _JSON, source) is not None
+        is_sure = is_shown or not shows_tools or token not in _AMBIGUOUS
         if token in vocabulary and not writes and is_sure:
             reader = from_example(known, control)
             return FoundReader(reader, f"the format that the token {token} stands for", tried=tuple(tried))
-    tried.append("formats of known tokens (none is in vocabulary and chat template)")
+    tried.append("formats of known tokens (none is in the vocabulary and shown in the chat template)")
     return FoundReader(None, tried=tuple(tried))
 
 
@@ -144,21 +146,21 @@ class ByTokenizer:
         """Nothing is known before the end of the answer."""
         return 0
 
-    def read(self, text: str, tools: Tools) -> Calls:
+    def read(self, text: str, tools: Tools, ended: bool = True) -> Calls:
         """See `CallReader`."""
         try:
             message = self._tokenizer.parse_response(text, prefix=self._prompt, tools=tools.offered)
+            calls, unoffered = [], 0
+            for call in message.get("tool_calls") or ():
+                function = call.get("function") or call
+                arguments = function.get("arguments")
+                arguments = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+                if function.get("name") in tools.schemas and isinstance(arguments, dict):
+                    calls.append(ReadCall(function["name"], arguments))
+                else:
+                    unoffered += 1
         except Exception:  # foreign code, on whatever was sampled
             return Calls(text, malformed=1)
-        calls, unoffered = [], 0
-        for call in message.get("tool_calls") or ():
-            function = call.get("function") or call
-            arguments = function.get("arguments")
-            arguments = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
-            if function.get("name") in tools.schemas and isinstance(arguments, dict):
-                calls.append(ReadCall(function["name"], arguments))
-            else:
-                unoffered += 1
         if not calls:
             return Calls(text, unoffered=unoffered)
         return Calls(message.get("content") or "", tuple(calls), unoffered=unoffered, begin=0)

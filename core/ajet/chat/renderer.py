@@ -411,7 +411,9 @@ class Chat:
         """An answer's ids as a message, with calls of the ``tools`` that the request offers. ``prompt`` are the last ids
         before it. Raises nothing, whatever was sampled."""
         ids = completion if self._harmony else self._upto_stop(completion)
-        return self._answers.parse(ids, prompt, tools if self._reads_calls else ())
+        return self._answers.parse(
+            ids, prompt, tools if self._reads_calls else (), ended=len(ids) < len(completion)
+        )
 
     def reader(self, prompt: list[int], tools: Sequence[Message] = ()) -> Reader | None:
         """Reads an answer while it is sampled, with the result that `parse` gives at the end; None if nothing is
