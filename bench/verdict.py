@@ -93,7 +93,7 @@ def wrong(random: Random, kind: str, what: str, size: int, runs: int) -> float:
     """The share of runs of a cell that are called learned or worse."""
     draw = {"steps": trained, "tasks": validated}[what]
     changes = [draw(random, kind, size) for _ in range(runs)]
-    share = sum(change is not None and change.p <= SIGNIFICANT for change in changes) / runs
+    share = sum(bool(change and change.p <= SIGNIFICANT) for change in changes) / runs
     print(f"{kind}, {size} {what}: {share:.3f} learned or worse", flush=True)
     return share
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from ajet.job.job import Job
 from ajet.job.prepare import resolved
@@ -71,7 +72,9 @@ def probe(job: Job, steps: int) -> Probe:
             train_job(few, trainer_of(few))
         except Ruined as error:
             ruined = str(error).partition(". ")[0]
-        lines = [line for path in Path(folder).glob(f"*/{METRICS}") for line in live_lines(path)]
+        lines: list[Mapping[str, Any]] = [
+            line for path in Path(folder).glob(f"*/{METRICS}") for line in live_lines(path)
+        ]
         alarms = recorded_alarms(resolved(few), lines)
         trained = [line for line in lines if line["type"] == "train"]
     return Probe(
