@@ -8,29 +8,104 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A value as written: 50% has the value 50 and ``percent``."""
+    """A value as written: 50% has the value 50 and ``percent``, 1010_2 the value 10 and the ``digits`` 1010."""
 
     value: Fraction
     percent: bool = False
+    digits: Fraction | None = None
 
     def equals(self, other: Number, tolerance: Fraction) -> bool:
-        """Equal up to the tolerance. A percent sign on one side only may mean a unit or 1/100."""
+        """Equal up to the tolerance. A percent sign on one side only may mean a unit or 1/100; a base on one side only is the
+        base of both."""
+        if self.digits is not None and other.digits is None:
+            return self.digits == other.value
+        if other.digits is not None and self.digits is None:
+            return other.digits == self.value
         if self.percent == other.percent:
             return abs(self.value - other.value) <= tolerance
         marked, plain = (self, other) if self.percent else (other, self)
         return any(abs(value - plain.value) <= tolerance for value in (marked.value, marked.value / 100))
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Numbers with colons between them: a time, such as 3:00 PM, or a ratio, such as 3:4."""
+
+    numbers: tuple[int, ...]
+    is_time: bool
+    half: str = ""
+    """a or p, of a time with am or pm."""
+
+    def equals(self, other: Parts) -> bool:
+        """Equal as times; as ratios, if one of them is no time. A time without am or pm may be of either half of the day."""
+        if not (self.is_time and other.is_time):
+            pairs = zip(self.numbers, other.numbers, strict=False)
+            return len(self.numbers) == len(other.numbers) and all(
+                mine * other.numbers[0] == its * self.numbers[0] for mine, its in pairs
+            )
+        if bool(self.half) == bool(other.half):
+            return self._clock() == other._clock()
+        return self._clock()[0] % 12 == other._clock()[0] % 12 and self._clock()[1:] == other._clock()[1:]
+
+    def _clock(self) -> tuple[int, ...]:
+        hours = self.numbers[0] % 12 + 12 * (self.half == "p") if self.half else self.numbers[0]
+        return (hours, *self.numbers[1:])
+
+
+def last_parts(text: str, *, whole: bool = False) -> Parts | None:
+    """The last numbers with colons of a text; with ``whole`` only if there is nothing else in it."""
+    plain = _plain(text).strip(" $.")
+    matches = [m] if (m := COLONS.fullmatch(plain)) else [] if whole else list(COLONS.finditer(plain))
+    if not matches:
+        return None
+    written = re.split(r"\s*:\s*", matches[-1][1])
+    if re.match(r"[\w:]", plain[matches[-1].end() :][:1]):
+        return None
+    numbers = tuple(map(int, written))
+    is_time = (
+        all(len(part) == 2 and int(part) < 60 for part in written[1:])
+        and numbers[0] <= 24
+        and len(numbers) < 4
+    )
+    return Parts(numbers, is_time, (matches[-1][2] or "").lower()) if numbers[0] or is_time else None
+
+
+def last_list(text: str, *, whole: bool = False) -> list[Fraction] | None:
+    """The numbers of the last enumeration of a text, in order of size: "2, 3 and 5". With ``whole`` only if there is nothing else in
+    it."""
+    plain = _plain(text).strip(" $.")
+    matches = [m] if (m := LIST.fullmatch(plain)) else [] if whole else list(LIST.finditer(plain))
+    if not matches or re.match(r"[\w)\]/]", plain[matches[-1].end() :][:1]):
+        return None
+    numbers = [_number(number) for number in NUMBER.finditer(matches[-1][0])]
+    return sorted(n.value for n in numbers if n) if all(numbers) else None
+
+
+def unlike(text: str, other: str) -> bool:
+    """Whether equal values of two texts may mean different things, or different values the same: the units behind their last numbers
+    differ, or only one has a percent sign or a base."""
+    one, its = _mark(text), _mark(other)
+    return one != its and (bool(one and its) or not (one + its).isalpha())
+
+
+def _mark(text: str) -> str:
+    """What stands behind the last number: a word, a percent sign, a base."""
+    box = last_box(text)
+    matches = list(MARKED.finditer(_plain(text.rpartition("####")[2] if box is None else box)))
+    return matches[-1][1].strip().lower().rstrip("s") if matches else ""
+
+
 def final_number(text: str) -> Number | None:
     r"""The number that a text states last.
 
-    If there is a closed ``\boxed{…}``, the last one decides: its content must be a number, optionally with a name and
+    If there is a ``\boxed{…}``, the last one decides: its content must be a number, optionally with a name and
     "=" before it and a unit after it; otherwise the result is None. Without a box, it is the last number in the text,
     or None if that is only a part of a formula, like the 2 of ``$\frac{1+\sqrt{5}}{2}$``.
     """
@@ -59,7 +134,7 @@ def plain_number(text: str) -> Number | None:
 
 
 def last_box(text: str) -> str | None:
-    r"""The content of the last ``\boxed{…}`` whose braces close, including nested braces."""
+    r"""The content of the last ``\boxed{…}``, including nested braces; one that was cut off reaches to the end."""
     boxes = _boxes(text)
     return text[boxes[-1][1] : boxes[-1][2]] if boxes else None
 
@@ -79,7 +154,7 @@ def last_boxes(text: str) -> str | None:
 
 
 def _boxes(text: str) -> list[tuple[int, int, int]]:
-    """(start, start of the content, end of the content) of each closed box, ordered by the start of the content."""
+    """(start, start of the content, end of the content) of each box, ordered by the start of the content."""
     open_braces: list[re.Match[str]] = []
     found = []
     for token in BRACE.finditer(text):
@@ -89,6 +164,8 @@ def _boxes(text: str) -> list[tuple[int, int, int]]:
             opened = open_braces.pop()
             if len(opened[0]) > 1:  # not only a brace, so a box
                 found.append((opened.start(), opened.end(), token.start()))
+    cut = [token for token in open_braces if len(token[0]) > 1][-1:]
+    found += [(token.start(), token.end(), len(text)) for token in cut]
     return sorted(found, key=lambda box: box[1])
 
 
@@ -126,6 +203,7 @@ NUMBER = re.compile(
     (?: (?P<whole>[0-9]+)[ ](?P<part>[0-9]+)/(?P<parts>[0-9]+)(?![0-9])
       | (?P<over>{DIGITS}) (?: [ ]?/[ ]?(?P<under>{DIGITS}) )?
     )
+    (?:⏨(?P<power>[-+]?[0-9]{{1,3}}))?
     (?P<percent>[ ]?%)?
     """,
     re.VERBOSE,
@@ -134,6 +212,17 @@ NUMBER = re.compile(
 UNIT = re.compile(r" ?(?:°[A-Z]?|[A-Za-z]{2}[A-Za-z ./]*|(?<= )[A-Za-z])?(?:\^\{?[23]\}?)?\.?")
 WORD = re.compile(r"[A-Za-z]{2,}[.,:;!?]?|(?<![A-Za-z0-9])[aAI](?![A-Za-z0-9])")
 FORMULA = re.compile(r"\\[A-Za-z]|\b(?:pi|sqrt|sin|cos|tan|log|ln|exp|inf|infinity)\b", re.IGNORECASE)
+# 1010_2, 1010_{2}: digits and their base.
+BASED = re.compile(r"([0-9][0-9A-Za-z]{0,99})_(?:\{([0-9]{1,2})\}|([0-9]{1,2}))")
+# Possessive, and without conditions on what follows: each character is read once.
+COLONS = re.compile(
+    r"(?<![\w.:])([0-9]{1,9}+(?:[ ]?:[ ]?[0-9]{1,9}+)++)(?:[ ]?([ap])\.?m\b\.?)?+", re.IGNORECASE
+)
+ENTRY = rf"(?>[-+]?(?:{DIGITS})(?:/{DIGITS})?)"
+LIST = re.compile(
+    rf"(?<![\w.(\[{{/,;])\{{?({ENTRY}(?>(?:[ ]?[,;][ ]?(?:and\b|or\b)?|[ ]and\b|[ ]or\b)[ ]?{ENTRY})++)\}}?"
+)
+MARKED = re.compile(r"[0-9][ ]?(%|_\{?[0-9]+|[A-Za-z]*)")
 # What may be between two boxes of one answer.
 LINK = re.compile(r"(?:[\s$,;]|\\[,;:! ()\[\]]|\\q?quad|and|or|\\text\{\s*(?:and|or)\s*\})*")
 # What may be before "=": nothing, names (x, x_1, f(2), \angle ABC) or a calculation (7*6), but not an equation such as
@@ -142,17 +231,30 @@ NAME = r"(?:\\[A-Za-z]+|[A-Za-z])(?:_(?:\w|\{[^{}]*\}))?(?:\^\{-1\})?'*(?:\([^()
 NAMED = re.compile(rf"[\s$()]*(?:{NAME}\s*){{0,4}}[\s$]*|(?:[^A-Za-z,;]|,(?=[0-9]{{3}}))*")
 # Operations make a formula more than a number with a unit.
 OPERATION = re.compile(
-    r"\\(?:[dtc]?frac|sqrt|d?binom|log|ln|exp|sin|cos|tan|pi|pm|times|cdot|div|sum|int)(?![A-Za-z])|[\^_]"
+    r"\\(?:[dtc]?frac|sqrt|d?binom|log|ln|exp|sin|cos|tan|pi|pm|times|cdot|div|sum|int)(?![A-Za-z])|[\^_]|(?<=[0-9]):(?=[0-9])"
 )
 SIGNS = re.compile(r"[\[\](){}<>=+*/|≤≥]|\\(?:[lg]eq?|approx)(?![A-Za-z])")
-RELATION = re.compile(r"[=≈:]|\\(?:approx|simeq|implies|Rightarrow|therefore|to)(?![A-Za-z])")
+RELATION = re.compile(
+    r"[=≈]|(?<![0-9]):|:(?![0-9])|\\(?:approx|simeq|implies|Rightarrow|therefore|to)(?![A-Za-z])"
+)
 ALIGNED = re.compile(r"\\(?:begin|end)\{[a-z]+\*?\}|&|\\\\")
 VULGAR = {
     c: unicodedata.normalize("NFKC", chr(c)).replace("\u2044", "/")
     for c in (*range(0xBC, 0xBF), *range(0x2150, 0x215F))
 }
 MINUS = str.maketrans(dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d", "-"))
-LATEX = [
+SUPERSCRIPT = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+
+
+def _repeating(match: re.Match[str]) -> str:
+    """0.1\\overline{6} as 15/90."""
+    whole, fixed, repeated = match.groups()
+    nines = 10 ** len(fixed) * (10 ** len(repeated) - 1)
+    return f"{int(whole + fixed + repeated) - int(whole + fixed)}/{nines}"
+
+
+LATEX: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<=[0-9]) ?(?=[¼-¾⅐-⅞])"), " "),  # 3½ is a mixed number
     (re.compile(r"\{,\}"), ","),  # 1{,}000
     # __42__, which is bold in Markdown
@@ -162,6 +264,19 @@ LATEX = [
     (re.compile(r"\\([$%])"), r"\1"),
     (re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}"), r"\1"),
     (re.compile(r"\^?\{?\\(?:circ|degree)\}?"), "°"),
+    (re.compile(r"([0-9]{1,50})\.([0-9]{0,50})\\(?:overline|bar)\s?\{([0-9]{1,50})\}"), _repeating),
+    # A power of ten behind a number, as ⏨ and its exponent.
+    (re.compile(r"(?<=10)[⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,3}"), lambda match: f"^{{{match[0].translate(SUPERSCRIPT)}}}"),
+    (
+        re.compile(
+            r"(?<=[0-9}])[ ]*+(?:\\times|\\cdot|[×·*])[ ]*+10[ ]*+\^[ ]*+(?:\{[ ]?([-+]?[0-9]{1,3})[ ]?\}|([-+]?[0-9]{1,3}))(?![0-9])"
+        ),
+        lambda match: f"⏨{match[1] or match[2]}",
+    ),
+    (
+        re.compile(rf"(?<=[0-9}}])[ ]*+({'|'.join(SCALES)})s?(?![a-z])", re.IGNORECASE),
+        lambda match: f"⏨{SCALES[match[1].lower()]}",
+    ),
     (re.compile(r"\\(?:left|right|displaystyle)(?![A-Za-z])"), ""),
     (re.compile(r"(?<=[0-9])\s*\\[dtc]?frac"), r" \\frac"),  # 2\frac{1}{2} is a mixed number
     # Possessive, so that a pattern that a model repeats 10,000 times does not take quadratic time.
@@ -182,8 +297,18 @@ def _whole(text: str) -> Number | None:
     """The number that is the whole text, except for dollar signs around it and a unit after it; else None."""
     text = " ".join(text.split()).strip("$ ")
     text = re.sub(r"^([-+]) ", r"\1", text)
+    if based := BASED.fullmatch(text):
+        return _based(based)
     match = NUMBER.match(text)
     return _number(match) if match and UNIT.fullmatch(text, match.end()) else None
+
+
+def _based(match: re.Match[str]) -> Number | None:
+    try:
+        value = int(match[1], int(match[2] or match[3]))
+    except ValueError:
+        return None
+    return Number(Fraction(value), digits=Fraction(match[1]) if match[1].isdecimal() else Fraction(value))
 
 
 def _number(match: re.Match[str]) -> Number | None:
@@ -196,7 +321,8 @@ def _number(match: re.Match[str]) -> Number | None:
 
 
 def _value(match: re.Match[str]) -> Fraction:
+    scale = Fraction(10) ** int(match["power"] or 0)
     if match["whole"]:
-        return int(match["whole"]) + Fraction(int(match["part"]), int(match["parts"]))
-    value = Fraction(match["over"].replace(",", ""))
+        return (int(match["whole"]) + Fraction(int(match["part"]), int(match["parts"]))) * scale
+    value = Fraction(match["over"].replace(",", "")) * scale
     return value / Fraction(match["under"].replace(",", "")) if match["under"] else value

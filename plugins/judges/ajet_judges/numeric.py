@@ -14,7 +14,15 @@ from pydantic import Field, PrivateAttr
 
 from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
 from ajet_judges.endpoint import AskingJudge
-from ajet_judges.numbers import final_number, last_box, last_boxes, plain_number
+from ajet_judges.numbers import (
+    final_number,
+    last_box,
+    last_boxes,
+    last_list,
+    last_parts,
+    plain_number,
+    unlike,
+)
 from ajet_judges.questions import Question, Verdict, task_text
 from ajet_judges.symbolic import Symbolic
 from ajet_judges.text import expected_text, response_text, verdict
@@ -33,9 +41,10 @@ class Math(Judge):
     r"""Reward 1 if the response's number or expression equals the answer, else 0.
 
     The response's answer is the content of the last ``\boxed{…}``, or else the text's last statement. Numbers are
-    compared exactly, as fractions: 42 = 42.0, 1,000 = 1000, 3/4 = 0.75. If only one side has a percent sign, 50% equals
-    both 50 and 0.5. math-verify compares everything else (roots, sets, intervals, matrices, equations), in separate
-    processes. Only the last 20,000 characters are read.
+    compared exactly, as fractions: 42 = 42.0, 1,000 = 1000, 3/4 = 0.75, 6.02e23 = 6.02 × 10^23, 5 million = 5,000,000. If only one
+    side has a percent sign, 50% equals both 50 and 0.5. Times, ratios and lists of numbers are compared as such. math-verify compares
+    everything else (roots, sets, intervals, matrices, equations), in separate processes; a decimal that stands for an expression may
+    be off by a millionth of it. Only the last 20,000 characters are read.
     """
 
     name = "math"
@@ -69,6 +78,7 @@ class Math(Judge):
         reference, response = expected_text(task, self.answer), response_text(output)[-LONGEST:]
         expected = plain_number(reference)
         box = last_boxes(response) if expected is None else last_box(response)
+        stated = response if box is None else box
         if expected is not None:
             found = final_number(response)
             # From its decimal notation: a tolerance of 0.1 is exactly a tenth, not the nearest double.
@@ -78,18 +88,23 @@ class Math(Judge):
                 return False
             if not MAYBE_MORE.search(response):
                 return None  # only words and other numbers: the value cannot be there in another notation
+        elif (parts := last_parts(reference, whole=True)) and (others := last_parts(stated)):
+            return parts.equals(others) or (False if box is not None else None)
+        elif (numbers := last_list(reference, whole=True)) and last_list(stated) == numbers:
+            return True
         try:
-            return await self._equal(reference, response if box is None else rf"$\boxed{{{box}}}$") or None
+            answer = response if box is None else rf"$\boxed{{{box}}}$"
+            return await self._equal(reference, answer, expected is not None) or None
         except ValueError as error:
             raise ValueError(
                 f"task {task.id!r}: metadata[{self.answer!r}] is {reference!r}, which {error}"
             ) from None
 
-    async def _equal(self, reference: str, response: str) -> bool | None:
+    async def _equal(self, reference: str, response: str, exact: bool) -> bool | None:
         if self._symbolic is not None:
-            return await self._symbolic.equal(reference, response)
+            return await self._symbolic.equal(reference, response, exact=exact, tolerance=self.tolerance)
         async with self.open():
-            return await self._equal(reference, response)
+            return await self._equal(reference, response, exact)
 
 
 class Equivalence(Verdict):
@@ -101,7 +116,8 @@ class Equivalence(Verdict):
 class MathLLM(AskingJudge, Math):
     """Like `math`, but a model decides where the rule is not certain.
 
-    The rule is certain if it finds the answer, or if a box contains a different number.
+    The rule is certain if it finds the answer, or if a box contains a different number; not if the two have other units, or only one a
+    percent sign or a base.
     """
 
     name = "math_llm"
@@ -111,7 +127,7 @@ class MathLLM(AskingJudge, Math):
         if not response.strip():
             return verdict(False)
         right = await self.compare(task, output)
-        if right is not None:
+        if right is not None and not unlike(reference, response):
             return verdict(right)
         about = {"TASK": task_text(task), "REFERENCE": reference, "RESPONSE": response}
         found, usage = await self.ask(Question(INSTRUCTIONS, about, Equivalence))

@@ -15,6 +15,7 @@ PROCESSES = 4
 START = 60
 """Seconds that a process may take to start."""
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
+_E_NOTATION = re.compile(r"(?<![\w.])([0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,3})(?![\w.])")
 _MATHEMATICAL = re.compile(r"[\\^_=+*/(){}\[\]0-9√π∞]")
 
 
@@ -27,10 +28,14 @@ class Symbolic:
         self._idle: list[asyncio.subprocess.Process] = []
         self._slots = asyncio.Semaphore(PROCESSES)
 
-    async def equal(self, gold: str, answer: str) -> bool | None:
-        """Whether two texts have the same value; None if time ran out. Raises ValueError if ``gold`` is not an expression,
-        RuntimeError if math-verify does not run."""
-        line = json.dumps({"gold": _as_latex(gold), "answer": answer}) + "\n"
+    async def equal(
+        self, gold: str, answer: str, *, exact: bool = False, tolerance: float = 0.0
+    ) -> bool | None:
+        """Whether two texts have the same value, up to ``tolerance``; None if time ran out. ``exact``: ``gold`` is a number, so the
+        answer must be that number, not a decimal near it. Raises ValueError if ``gold`` is not an expression, RuntimeError if
+        math-verify does not run."""
+        asked = {"gold": _as_latex(gold), "answer": answer, "exact": exact, "tolerance": tolerance}
+        line = json.dumps(asked) + "\n"
         async with self._slots:
             process = self._idle.pop() if self._idle else await _started()
             try:
@@ -89,7 +94,9 @@ async def _request(process: asyncio.subprocess.Process, line: bytes) -> bytes:
 
 
 def _as_latex(text: str) -> str:
-    """A reference answer in dollar signs: data sets contain bare formulas, which math-verify would read as text."""
+    """A reference answer in dollar signs: data sets contain bare formulas, which math-verify would read as text; in a formula,
+    the e of 6.02e23 would be Euler's number."""
+    text = _E_NOTATION.sub(r"\1 \\times 10^{\2}", text)
     if _DECIMAL_COMMA.fullmatch(text.strip()):
         return text  # in a formula, a comma separates a pair
     if "$" in text or "\\boxed" in text or "\\(" in text or "\\[" in text or not _MATHEMATICAL.search(text):

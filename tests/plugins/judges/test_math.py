@@ -11,7 +11,7 @@ import pytest
 
 from ajet import EpisodeView, Task, WorkflowOutput
 from ajet_judges import Math
-from ajet_judges.numbers import final_number
+from ajet_judges.numbers import final_number, unlike
 
 
 def reward(response: Any, answer: Any, judge: Math | None = None) -> float:
@@ -124,8 +124,8 @@ def test_a_box_with_anything_but_a_number_has_none(content: str) -> None:
     assert final_number(rf"I had 2 but it is \boxed{{{content}}}") is None
 
 
-def test_a_box_that_never_closes_does_not_count() -> None:
-    assert number(r"\boxed{1} then \boxed{2") == 1
+def test_a_box_that_was_cut_off_counts_as_the_last() -> None:
+    assert number(r"\boxed{1} then \boxed{2") == 2
     assert number(r"\boxed{42") == 42
 
 
@@ -178,6 +178,9 @@ def test_signs_currencies_thousands_and_fractions(text: str, value: Fraction | i
         "\\( 1 + " * 5_000,
         "$1 + " * 5_001,
         r"\boxed{1}, " * 3_000,
+        "1" + " " * 30_000 + "1:1 : " * 5_000,
+        "1, 2 and " * 8_000 + "x",
+        "1 \\times 10^{" * 5_000,
     ],
 )
 def test_whatever_a_model_writes_is_read_at_once(text: str) -> None:
@@ -190,3 +193,22 @@ def number(text: str) -> Fraction:
     found = final_number(text)
     assert found is not None
     return found.value
+
+
+@pytest.mark.parametrize(
+    ("reference", "response", "differs"),
+    [
+        ("5 m", r"\boxed{5 \text{ cm}}", True),
+        ("5 m", r"\boxed{500 \text{ cm}}", True),
+        ("5 cm", r"\boxed{5}", False),
+        ("12 apples", "There are 12.", False),
+        ("2 apples", "2 apple", False),
+        ("50%", "0.5", True),
+        ("1010_2", r"\boxed{1010}", True),
+        ("42", "42", False),
+    ],
+)
+def test_equal_numbers_of_different_units_are_not_certain(
+    reference: str, response: str, differs: bool
+) -> None:
+    assert unlike(reference, response) is differs
