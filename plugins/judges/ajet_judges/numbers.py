@@ -222,7 +222,7 @@ ENTRY = rf"(?>[-+]?(?:{DIGITS})(?:/{DIGITS})?)"
 LIST = re.compile(
     rf"(?<![\w.(\[{{/,;])\{{?({ENTRY}(?>(?:[ ]?[,;][ ]?(?:and\b|or\b)?|[ ]and\b|[ ]or\b)[ ]?{ENTRY})++)\}}?"
 )
-MARKED = re.compile(r"[0-9][ ]?(%|_\{?[0-9]+|[A-Za-z]*)")
+MARKED = re.compile(r"[0-9][ ]*+(%|_\{?[0-9]+|[A-Za-z]*)")
 # What may be between two boxes of one answer.
 LINK = re.compile(r"(?:[\s$,;]|\\[,;:! ()\[\]]|\\q?quad|and|or|\\text\{\s*(?:and|or)\s*\})*")
 # What may be before "=": nothing, names (x, x_1, f(2), \angle ABC) or a calculation (7*6), but not an equation such as
