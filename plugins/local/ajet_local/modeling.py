@@ -22,6 +22,7 @@ from ajet_local.kernels import check_kernels
 from ajet_local.processors import vision_of
 from ajet_local.quantization import nf4
 from ajet_local.sight import ATTRIBUTE
+from ajet_trees.head import exclude
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
@@ -56,9 +57,9 @@ def load_model(
     """The model (in eval mode: no dropout, neither in sampling nor in training) and its tokenizer.
 
     ``name`` is a folder in the Hugging Face layout or the id of a model on the Hub. Weights have the type ``dtype``
-    ("auto": the stored one). With ``four_bits``, the weights of linear layers other than the output layer are NF4 (QLoRA, Dettmers
-    et al., arXiv:2305.14314), and computations have the type ``dtype``. Raises `AjetError` if the folder is missing or
-    incomplete, or the id cannot be fetched.
+    ("auto": the stored one). Ids for which the tokenizer has no token have the probability 0. With ``four_bits``, the weights of
+    linear layers other than the output layer are NF4 (QLoRA, Dettmers et al., arXiv:2305.14314), and computations have the type
+    ``dtype``. Raises `AjetError` if the folder is missing or incomplete, or the id cannot be fetched.
     """
     source = checked_source(name)
     device = torch.device(device or default_device())
@@ -72,7 +73,11 @@ def load_model(
     except (OSError, ValueError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
         raise AjetError(f"model {source}", f"{first_line(error)}. Check the path or the Hub id.") from error
     setattr(model, ATTRIBUTE, vision_of(source, tokenizer))
-    return (model if four_bits else model.to(device)).eval(), tokenizer
+    model = model if four_bits else model.to(device)
+    rows = model.get_output_embeddings().weight.shape[0]
+    if unknown := sorted(set(range(rows)) - set(tokenizer.get_vocab().values())):
+        exclude(model, unknown)
+    return model.eval(), tokenizer
 
 
 def model_class(config: Any) -> Any:

@@ -12,7 +12,7 @@ and compute chunks with torch, too, except on one generation of GPUs; cut-cross-
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
@@ -44,6 +44,8 @@ class Head:
     layer: torch.nn.Linear
     scale: float = 1.0
     cap: float | None = None
+    excluded: torch.Tensor | None = None
+    """int64[K]: the ids that `exclude` was given."""
 
     def adjusted(self, logits: torch.Tensor) -> torch.Tensor:
         """The model's logits, from those of the output layer, which are overwritten."""
@@ -135,6 +137,7 @@ class Predictions:
                 logits = logits * self.head.scale
             if self.head.cap is not None:
                 logits = (logits / self.head.cap).tanh() * self.head.cap
+            logits = _without(logits, self.head.excluded)
         exact = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperatures[:, None]
         return torch.log_softmax(exact if support is None else support.within(exact), dim=-1)
 
@@ -151,6 +154,24 @@ def predict(model: Any, **inputs: Any) -> Predictions:
     with _before(model.get_output_embeddings(), taken):
         logits = model(**inputs).logits
     return Predictions(states[0], head, logits if head is None else None)
+
+
+def exclude(model: Any, ids: Sequence[int]) -> None:
+    """Give the token ids ``ids`` the probability 0, in the model's own logits and in `predict`: a model may have more rows than its
+    tokenizer has tokens, and what cannot be decoded is neither sampled nor part of what training normalises over."""
+    model.register_buffer("ajet_excluded", torch.tensor(ids, device=model.device), persistent=False)
+    model.register_forward_hook(_exclude_from)
+
+
+def _exclude_from(model: Any, given: Any, output: Any) -> Any:
+    output.logits = _without(output.logits, model.ajet_excluded)
+    return output
+
+
+def _without(logits: torch.Tensor, ids: torch.Tensor | None) -> torch.Tensor:
+    if ids is None:
+        return logits
+    return logits.index_fill(-1, ids, max(EXCLUDED, torch.finfo(logits.dtype).min))
 
 
 # --------------------------------------------------------------------------- which models
@@ -191,10 +212,13 @@ def _found(model: Any) -> Head | str:
         logits = model(input_ids=ids, use_cache=False).logits[0]
     if len(raw) != 1 or raw[0].shape != logits.shape:
         return "its logits are not those of one output layer"
+    excluded = getattr(model, "ajet_excluded", None)
+    if excluded is not None:
+        raw, logits = [raw[0].index_fill(-1, excluded, 0.0)], logits.index_fill(-1, excluded, 0.0)
     tolerance = 4 * torch.finfo(raw[0].dtype).eps * logits.abs().max()
     for head in _candidates(model.config.get_text_config(), layer):
         if (head.adjusted(raw[0].clone()) - logits).abs().max() <= tolerance:
-            return head
+            return replace(head, excluded=excluded)
     return "its forward pass changes the logits of the output layer in another way than by a scale and a cap"
 
 
@@ -333,7 +357,7 @@ class _Layer:
         capped = None
         if head.cap is not None:
             capped = exact.clone()
-        exact.div_(temperatures[:, None])
+        exact = _without(exact.div_(temperatures[:, None]), head.excluded)
         return torch.log_softmax(exact if support is None else support.within(exact), dim=-1), capped
 
 

@@ -20,7 +20,7 @@ from transformers import (  # noqa: E402
 )
 
 from ajet_trees import head as heads  # noqa: E402
-from ajet_trees.head import head_of, predict  # noqa: E402
+from ajet_trees.head import exclude, head_of, predict  # noqa: E402
 
 SIZES = dict(
     vocab_size=97,
@@ -209,3 +209,25 @@ def test_a_copy_of_a_model_has_a_head_of_its_own():
     assert head_of(model).layer is model.lm_head
     other = copy.deepcopy(model)
     assert head_of(other).layer is other.lm_head
+
+
+@pytest.mark.parametrize("name", ["Qwen3, tied", "Gemma 2, cap", "Granite, divided"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_ids_without_a_token_have_no_probability_in_sampling_and_training(name, dtype):
+    model, _ = build(name, dtype)
+    excluded = [3, 90, 96]
+    exclude(model, excluded)
+    assert head_of(model) is not None
+    ids = torch.arange(10, 10 + TOKENS)[None]
+    temperatures, tokens = torch.ones(TOKENS), torch.roll(ids[0], -1)
+    sampled = model(input_ids=ids).logits[0].float().log_softmax(-1)
+    assert sampled.exp()[:, excluded].max() == 0
+    found = predict(model, input_ids=ids, use_cache=False)[0]
+    logprobs, entropies = found.logprobs(tokens, temperatures, entropy=True)
+    expected = sampled.gather(1, tokens[:, None])[:, 0]
+    assert (logprobs - expected).abs().max() < (1e-5 if dtype == torch.float32 else 2e-2)
+    assert found.whole(temperatures).exp()[:, excluded].max() == 0
+    (logprobs.sum() + entropies.sum()).backward()  # a cap's slope at excluded logits is no number
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    layer = copy.deepcopy(model).get_output_embeddings()
+    assert layer.weight.shape[0] == SIZES["vocab_size"]
