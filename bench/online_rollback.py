@@ -13,8 +13,12 @@ Each figure is the share of ``--runs`` runs:
   200 ratings.
 - ``decline_share``: of 20 versions of 200 ratings, from 0.9 to 0.3 in equal steps, one is withdrawn.
 - ``false_alarms``: after ten versions with 0.9 comes another one with 0.9, and is withdrawn within 200 ratings.
+- ``hostile_withdrawn``: the same without wrong ratings, but with an API key that gives this share of all ratings, as high as it can to
+  earlier versions and as low as it can to the last. Ten other keys share the rest.
 
-The table says after how many ratings which loss is noticed. Takes about a minute. Last line: one JSON object.
+The first table says after how many ratings which loss is noticed; the second, what hostile ratings achieve if one key gives them, if
+that share of 50 equal keys does, and if the explorer cannot tell who gives them, as all users are behind one key. Takes about two
+minutes. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,13 +63,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 shares = "  ".join(f"{share(found, n):5.2f}" for n in (50, 100, 200))
                 print(f"{before:>16}  {f'{GOOD} → {liked}':>12}  {'37 %' if noisy else 'none':>13}  {shares}")
     decline = list(np.linspace(GOOD, 0.3, 20))
-    figures = {
+    figures: dict[str, Any] = {
         "withdrawn_share": share([lost(draw, [*[GOOD] * 10, 0.3], 10) for _ in range(runs)]),
         "decline_share": share([lost(draw, decline, 1) for _ in range(runs)]),
         "false_alarms": share([lost(draw, [GOOD] * 11, 10) for _ in range(runs)]),
     }
     equal = share([lost(draw, [GOOD] * 20, 1) for _ in range(runs)])
     print(f"of 20 versions that are equally good, one is withdrawn in {equal:.1%} of the runs")
+    print(
+        "share of runs in which a version is withdrawn that is as good as those before it, and one that is worse"
+    )
+    print(
+        f"{'hostile ratings':>16}  {'given by':>11}  {'0.9 → 0.9':>9}  {'0.9 → 0.3':>9}  (2nd: hostile in its favour)"
+    )
+    by_one: dict[str, float] = {}
+    for part in (0.02, 0.05, 0.1, 0.15, 0.2, 0.3):
+        for who in ("one key", "such keys", "anyone"):
+            good, bad = (
+                share([attacked(draw, liked, part, who) for _ in range(runs)]) for liked in (GOOD, 0.3)
+            )
+            print(f"{f'{part:.0%}':>16}  {who:>11}  {good:9.2f}  {bad:9.2f}")
+            if who == "one key":
+                by_one[f"{part:.2f}"] = good
+    figures["hostile_withdrawn"] = {part: by_one[part] for part in ("0.05", "0.10", "0.20")}
     print(json.dumps(figures))
 
 
@@ -76,6 +97,33 @@ def lost(draw: np.random.Generator, liked: Sequence[float], first: int, *, noisy
         for count in range(EVERY, RATINGS + 1, EVERY):
             if worse([*given[:last], given[last][:count]], SETTINGS.rollback, SETTINGS.rewards):
                 return count
+    return None
+
+
+def attacked(draw: np.random.Generator, liked: float, part: float, who: str) -> int | None:
+    """After how many of its ratings a version is withdrawn that comes after ten of `GOOD`, while a share of all ratings is given to
+    harm: against the version if it is as good, in its favour if it is worse."""
+    against = liked == GOOD
+    given, keys = [], []
+    for place in range(11):
+        own = np.where(draw.random(RATINGS) < (liked if place == 10 else GOOD), *reversed(SETTINGS.rewards))
+        hostile = draw.random(RATINGS) < part
+        key = draw.integers(10, size=RATINGS)
+        key[hostile] = 10
+        if who == "such keys":
+            key = draw.integers(50, size=RATINGS)
+            hostile = key < 50 * part
+        own[hostile] = SETTINGS.rewards[int((place == 10) != against)]
+        given.append(own.astype(np.float64))
+        keys.append(["all"] * RATINGS if who == "anyone" else [str(number) for number in key])
+    for count in range(EVERY, RATINGS + 1, EVERY):
+        if worse(
+            [*given[:-1], given[-1][:count]],
+            SETTINGS.rollback,
+            SETTINGS.rewards,
+            [*keys[:-1], keys[-1][:count]],
+        ):
+            return count
     return None
 
 

@@ -125,8 +125,11 @@ class Follower:
         number, seen = self._compared
         if number == serving.number and count < seen + max(seen // 100, 1):
             return
-        found = self._versions.ratings([version.number for version in compared], self._settings.rewards)
-        loss = worse(list(found.values()), self._settings.rollback, self._settings.rewards)
+        found = self._versions.votes(
+            [version.number for version in compared], self._settings.rewards
+        ).values()
+        rewards, keys = [rewards for rewards, _ in found], [keys for _, keys in found]
+        loss = worse(rewards, self._settings.rollback, self._settings.rewards, keys)
         if loss:
             kept = [one for one in before[: loss.to + 1] if one.number == 0 or Path(one.path).exists()]
             self._versions.withdraw(kept[-1].number, loss.text)

@@ -20,6 +20,12 @@ LEAST = 20
 """Ratings below which nothing is compared: the means of fewer are not nearly normal."""
 
 
+HOSTILE = 0.2
+"""The share of the keys that may rate to harm."""
+NEARLY_ALL = 0.9
+"""The share of a key that stands for the service itself: what is left without it says little."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """What the test has found."""
@@ -31,12 +37,18 @@ class Loss:
 
 
 def worse(
-    rewards: Sequence[NDArray[np.float64]], settings: RollbackSettings, bounds: tuple[float, float]
+    rewards: Sequence[NDArray[np.float64]],
+    settings: RollbackSettings,
+    bounds: tuple[float, float],
+    keys: Sequence[Sequence[str]] | None = None,
 ) -> Loss | None:
     """Whether the last of these versions is worse than those before it; None if it is not, or not beyond noise.
 
     ``rewards`` are the ratings of the published versions in their order, version 0 first and the served one last, each in the
-    order of `Versions.ratings` and within ``bounds``.
+    order of `Versions.ratings` and within ``bounds``; ``keys`` are the API keys that have given them.
+
+    A loss counts only if it is also found without any single key, and without the fifth of the keys that speaks most for it: those
+    who rate to harm would otherwise decide. A key behind which nearly all ratings stand is not left out.
 
     The means are compared by one-sided z tests: with that of all recent versions together, which has two thirds of the budget of
     ``settings.error``, and with those of version 0 and of each recent version, which share the rest (Bonferroni). The
@@ -60,12 +72,18 @@ def worse(
     if count < LEAST:
         return None
     served = served[:count]
+    raters = [np.array(own) for own in keys] if keys is not None else []
     budget = settings.error * (0.5 if look == 0 else 2.0 ** -abs(look) / 4)
     losses = []
     for places, share in _references(len(before)):
         others = np.concatenate([before[place] for place in places])
-        if len(others) < min(count, usual) or not _is_lower(served, others, budget * share):
+        found = _is_lower((count, len(others)), (float(served.sum()), float(others.sum())), budget * share)
+        if len(others) < min(count, usual) or not found:
             continue
+        if raters:
+            known = np.concatenate([raters[place] for place in places])
+            if not _found_without(served, others, raters[-1][:count], known, budget * share):
+                continue
         rated = others.mean()
         as_good = [place for place, own in enumerate(before) if len(own) and own.mean() >= rated - 1e-9]
         mean, other = (low + (high - low) * own.mean() for own in (served, others))
@@ -88,10 +106,36 @@ def _references(count: int) -> list[tuple[list[int], float]]:
     return [(recent, 2 / 3), *(([place], 1 / 3 / len(alone)) for place in alone)]
 
 
-def _is_lower(new: NDArray[np.float64], old: NDArray[np.float64], error: float) -> bool:
-    """Whether the mean of new ratings from 0 to 1 is lower than that of old ones."""
-    counts = len(new) + 1, len(old) + 1
-    sums = float(new.sum()) + 1, float(old.sum())
-    common = sum(sums) / sum(counts)
-    deviation = math.sqrt(common * (1 - common) * (1 / counts[0] + 1 / counts[1]))
-    return sums[1] / counts[1] - sums[0] / counts[0] > -NormalDist().inv_cdf(error) * deviation
+def _found_without(
+    new: NDArray[np.float64],
+    old: NDArray[np.float64],
+    new_keys: NDArray[np.str_],
+    old_keys: NDArray[np.str_],
+    error: float,
+) -> bool:
+    """Whether `_is_lower` holds without any one key, and without those that speak most for it; see `worse`."""
+    names, codes = np.unique(np.concatenate([new_keys, old_keys]), return_inverse=True)
+    sides = (new, codes[: len(new)]), (old, codes[len(new) :])
+    counts = [np.bincount(of, minlength=len(names)) for _, of in sides]
+    sums = [np.bincount(of, own, len(names)) for own, of in sides]
+    middle = (new.sum() + old.sum()) / (len(new) + len(old))
+    new_speaks, old_speaks = (
+        (total - middle * count) / count.sum() for count, total in zip(counts, sums, strict=True)
+    )
+    shares = np.maximum(*(count / count.sum() for count in counts))
+    each = np.flatnonzero(shares <= NEARLY_ALL)
+    few = each[np.argsort((new_speaks - old_speaks)[each])][: int(HOSTILE * len(names))]
+    for left_out in (*each[:, None], few):
+        kept = [int(count.sum() - count[left_out].sum()) for count in counts]
+        left = [float(total.sum() - total[left_out].sum()) for total in sums]
+        if min(kept) < LEAST or not _is_lower(kept, left, error):
+            return False
+    return True
+
+
+def _is_lower(counts: Sequence[int], sums: Sequence[float], error: float) -> bool:
+    """Whether the mean of new ratings from 0 to 1 is lower than that of old ones, by the number and the sum of both."""
+    number, total = [count + 1 for count in counts], (sums[0] + 1, sums[1])
+    common = sum(total) / sum(number)
+    deviation = math.sqrt(common * (1 - common) * (1 / number[0] + 1 / number[1]))
+    return total[1] / number[1] - total[0] / number[0] > -NormalDist().inv_cdf(error) * deviation

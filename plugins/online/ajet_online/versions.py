@@ -168,15 +168,22 @@ class Versions:
         replies that the version has given. Rewards beyond ``bounds``, which an earlier job allowed, count as these. The API keys
         take turns, so that of the first ratings none has more than its share; those of a key are in the order in which they
         were given."""
+        return {number: rewards for number, (rewards, _) in self.votes(numbers, bounds).items()}
+
+    def votes(
+        self, numbers: Sequence[int], bounds: tuple[float, float]
+    ) -> dict[int, tuple[NDArray[np.float64], Sequence[str]]]:
+        """The `ratings` of these versions, and the API key of each."""
         episodes = _ratings(numbers, bounds).c
         order = episodes.at, episodes.first
         turn = func.row_number().over(partition_by=(episodes.version, episodes.key), order_by=order)
+        wanted = select(episodes.version, episodes.reward, episodes.key).order_by(turn, *order)
+        found: dict[int, tuple[list[float], list[str]]] = {number: ([], []) for number in numbers}
         with self._store.reading() as connection:
-            rows = connection.execute(select(episodes.version, episodes.reward).order_by(turn, *order)).all()
-        found: dict[int, list[float]] = {number: [] for number in numbers}
-        for version, reward in rows:
-            found[version].append(reward)
-        return {number: np.array(rewards, np.float64) for number, rewards in found.items()}
+            for version, reward, key in connection.execute(wanted):
+                found[version][0].append(reward)
+                found[version][1].append(key)
+        return {number: (np.array(rewards, np.float64), keys) for number, (rewards, keys) in found.items()}
 
 
 def _ratings(numbers: Sequence[int], bounds: tuple[float, float] = (-LARGEST, LARGEST)) -> Subquery:

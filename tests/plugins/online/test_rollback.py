@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist
@@ -148,6 +149,60 @@ def test_no_single_rating_decides(side: int, reward: float) -> None:
         assert (compared(*versions) is not None) == is_found
         versions[side] = [reward, *versions[side][1:]]
         assert (compared(*versions) is not None) == is_found
+
+
+def by_keys(
+    shares: dict[str, float], rates: dict[str, float], of: int = 200
+) -> tuple[list[float], list[str]]:
+    """Ratings of several keys, which take turns: each key's share of them, and its share of likes."""
+    given = [
+        (like, key)
+        for key in shares
+        for like in likes(round(rates[key] * shares[key] * of), round(shares[key] * of))
+    ]
+    given.sort(key=lambda one: hash_of(str(one)))
+    return [like for like, _ in given], [key for _, key in given]
+
+
+def hash_of(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+@pytest.mark.parametrize(
+    ("hostile", "honest", "after", "withdrawn"),
+    [
+        ({"h": 0.2}, 4, 0.9, False),
+        ({"h": 0.5}, 1, 0.9, False),
+        ({"h": 0.1}, 1, 0.9, False),
+        ({f"h{n}": 0.02 for n in range(10)}, 40, 0.9, False),
+        ({}, 5, 0.3, True),
+        ({"h": 0.2}, 4, 0.3, True),
+        ({"h": 0.02}, 1, 0.3, True),
+    ],
+    ids=[
+        "one of five",
+        "one of two",
+        "one beside a large one",
+        "a fifth of fifty",
+        "a loss",
+        "one for it",
+        "a key for tests",
+    ],
+)
+def test_one_key_or_a_fifth_of_the_keys_decides_nothing(
+    hostile: dict[str, float], honest: int, after: float, withdrawn: bool
+) -> None:
+    """Those who rate to harm rate all versions as if the one that is right were wrong."""
+    shares = hostile | {f"k{n}": (1 - sum(hostile.values())) / honest for n in range(honest)}
+    before, then = {key: 0.9 for key in shares}, {key: after for key in shares}
+    for key in hostile:
+        before[key], then[key] = (1.0, 0.0) if after == 0.9 else (0.0, 1.0)
+    old, old_keys = by_keys(shares, before)
+    new, new_keys = by_keys(shares, then)
+    given = [np.array(old), np.array(new)]
+    if hostile and not withdrawn and sum(hostile.values()) >= 0.2:
+        assert worse(given, RollbackSettings(), (0, 1)), "of which the keys are unknown"
+    assert (worse(given, RollbackSettings(), (0, 1), [old_keys, new_keys]) is not None) == withdrawn
 
 
 def test_fewer_than_20_ratings_never_withdraw_a_version_whatever_the_settings() -> None:

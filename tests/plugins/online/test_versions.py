@@ -149,6 +149,8 @@ def test_of_the_first_ratings_no_key_has_more_than_its_share(store: Store) -> No
     for key, reward in [*[("flood", 0.0)] * 5, ("a", 1.0), ("b", 0.9), ("a", 0.8)]:
         rate(store, 1, reward, key=key)
     assert list(Versions(store).ratings([1], (0, 1))[1]) == [0, 1, 0.9, 0, 0.8, 0, 0, 0]
+    _, keys = Versions(store).votes([1], (0, 1))[1]
+    assert list(keys) == ["flood", "a", "b", "flood", "a", "flood", "flood", "flood"]
 
 
 def test_statistics_are_finite_whatever_an_earlier_release_has_stored(store: Store) -> None:
