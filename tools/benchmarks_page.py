@@ -455,18 +455,30 @@ def capture(gateway: Figures, hook: Figures) -> Iterator[str]:
     return by_figure({"found": gateway | hook}, rows)
 
 
+def verdict(found: Figures) -> Iterator[str]:
+    rows = {
+        "runs in which nothing changes that are called learned or worse, in the worst cell": (
+            "{false_verdicts_max:.1%}",
+            "5 %",
+        ),
+        "healthy runs with rare rewards that raise `collapse`": ("{collapse_false:.1%}", "1 %"),
+        "runs that learn short answers and raise `length_collapse`": ("{length_collapse_false:.1%}", "5 %"),
+    }
+    return by_figure({"found": found}, rows)
+
+
 def forecast(found: Figures) -> Iterator[str]:
     rows = {
         "jobs of known fate whose first named cause is the true one, before or within a quarter of the run": (
             "{named} of {of}",
             "11 of 12",
         ),
-        "alarms in ten healthy runs": ("{false_alarms}", "0"),
+        "alarms in healthy runs that reach the target": ("{false_alarms}", "0"),
         "true shares of groups with signal, and pass@k, in the forecast's intervals": (
             "{intervals_held}",
             "36 of 40",
         ),
-        "steps to a target within a factor of 2 of what the run took, with `--probe`": (
+        "of all these runs, steps to the target within a factor of 2 of what the run took, with `--probe`": (
             "{steps_within_factor_2}",
             "8 of 12",
         ),
@@ -533,6 +545,7 @@ AREAS = {
     "gpu_vllm": Area(["prove_h100_vllm"], gpu_vllm),
     "studio": Area(["studio"], studio),
     "forecast": Area(["forecast"], forecast),
+    "verdict": Area(["verdict"], verdict),
     "credit": Area([f"credit_seed{seed}" for seed in SEEDS], credit),
 }
 """Name in the page's mark -> its table."""
