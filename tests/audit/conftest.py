@@ -135,6 +135,7 @@ class Runs:
         first_step: int = 1,
         name: str = "run",
         backbone: str = "local",
+        mode: str | None = None,
         **settings: Any,
     ) -> Path:
         """Train some steps; the settings are those of ``train``."""
@@ -163,7 +164,7 @@ class Runs:
             "rollout": {"oversample": 1.0, **given},
             "targets": target_keys or {},
             "run": {"record_batches": True},
-            "backbone": {"name": backbone},
+            "backbone": {"name": backbone, "mode": mode},
         }
         (where / "settings.json").write_text(json.dumps(job))
         engine.tokenizer.save_pretrained(where / "tokenizer")

@@ -463,7 +463,7 @@ FAULTS: dict[str, tuple[str, Callable[[Files], Any], str]] = {
     ),
     "a version that no step made": ("plain", version_of_a_step, "it ended with weight version"),
     # forks
-    "calls marked as replayed outside of forks": ("plain", all_replayed, "but its episode is no fork"),
+    "calls marked as replayed outside of forks": ("plain", all_replayed, "but its episode is not a fork"),
     "a fork that left its parent elsewhere": ("forks", partial(fork_of, calls=3), "its parent"),
     "a fork of another group": (
         "forks",
@@ -473,7 +473,7 @@ FAULTS: dict[str, tuple[str, Callable[[Files], Any], str]] = {
     "a fork that is none": (
         "forks",
         lambda f: next(line for line in f.own if "fork" in line).pop("fork"),
-        "but its episode is no fork",
+        "but its episode is not a fork",
     ),
     "a job without forks": ("forks", partial(setting, "rollout", "fork", None), "has no rollout.fork"),
     "a fork that is missing": (

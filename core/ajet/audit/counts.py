@@ -68,7 +68,7 @@ def figures(episode: Episode) -> dict[str, Any]:
 
 
 def wrong_metrics(metrics: Mapping[str, Any], episodes: Sequence[Mapping[str, Any]], wrong: Told) -> None:
-    """Name what a line of metrics.jsonl says otherwise than its episodes, which are what `figures` gives."""
+    """Name what a line of metrics.jsonl says that differs from its episodes, which are what `figures` gives."""
     for name, value in _summed(episodes).items():
         said = metrics.get(name, 0.0)
         if not math.isclose(said, value, rel_tol=1e-6, abs_tol=1e-9):

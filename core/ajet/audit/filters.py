@@ -131,8 +131,8 @@ class _Chats:
             end = self._rows[key][answer][0]
             self._prompts[number] = key, end
             self._answers[key, answer].append(number)
-            if (whole := self._joined(key, end, answer)) is not None:
-                self._answers[key, whole].append(number)
+            if call["tokens"].get("continues"):
+                self._answers[key, self._joined(key, end, answer)].append(number)
             for place in self._path(key, end):
                 self._first.setdefault(place, number)
                 self._last[place][call["agent"]] = number
@@ -174,7 +174,7 @@ class _Chats:
         return self._last.get((call["key"], call["answer"]), {}).get(call["agent"], -1)
 
     def _last_quoting(self, number: int) -> int:
-        """The same for prompts with its text in a new message that is no answer."""
+        """The same for prompts with its text in a new message that is not an answer."""
         said, agent = text(self._said(number)), self._calls[number]["agent"]
         return max(
             (
@@ -188,15 +188,13 @@ class _Chats:
             default=-1,
         )
 
-    def _joined(self, key: str, prefill: int, answer: int) -> int | None:
-        """The row of a prefill and its continuation as one message, if an answer continues one."""
+    def _joined(self, key: str, prefill: int, answer: int) -> int:
+        """The row of a prefill and its continuation as one message; -1 if no prompt has it."""
         rows = self._rows[key]
-        if prefill < 0 or rows[prefill][1]["role"] != "assistant":
-            return None
         above, begun = rows[prefill]
         whole = text(begun, strip=False) + text(rows[answer][1], strip=False)
         same = (i for i, (a, m) in enumerate(rows) if a == above and m["role"] == "assistant")
-        return next((i for i in same if i != prefill and text(rows[i][1], strip=False) == whole), None)
+        return next((i for i in same if i != prefill and text(rows[i][1], strip=False) == whole), -1)
 
     def _said(self, number: int) -> Message:
         return self._message((self._calls[number]["key"], self._calls[number]["answer"]))

@@ -107,7 +107,7 @@ class Call:
         if not good.all():
             return f"the logprob of a token is {self.logprobs[good.argmin()]:g}"
         if self.replayed and "fork" not in self.episode.line:
-            return "it is marked as replayed, but its episode is no fork"
+            return "it is marked as replayed, but its episode is not a fork"
         if len(self.ids) != self.end:
             return f"{len(self.ids)} of its {self.end} tokens are there"
         prompt = self.episode.sequence(self.data["key"], *self.data["tokens"]["prompt"])

@@ -568,7 +568,7 @@ class Audit:
 
 
 def _unlike_its_parent(episode: Episode, by_id: Mapping[str, Episode]) -> str:
-    """How what a fork replays is not what its parent sampled up to there; empty if it is, and if the episode is no fork."""
+    """How what a fork replays is not what its parent sampled up to there; empty if it is, and if the episode is not a fork."""
     if (fork := episode.line.get("fork")) is None:
         return ""
     parent = by_id.get(fork["parent"])

@@ -30,7 +30,7 @@ async def within(
     """The coroutine's result; it runs in a task of this name. Raises DeadlinePassed after ``seconds`` (None: no
     limit), not counting those that ``excused`` reports, at most two seconds late: code that does not react to its
     cancellation is abandoned. Raises the result of ``stopped`` at once. Raises Cancelled, and RuntimeError for
-    what is no Exception, so that one coroutine cannot end all others; but KeyboardInterrupt is raised as it is."""
+    what is not an Exception, so that one coroutine cannot end all others; but KeyboardInterrupt is raised as it is."""
     task = asyncio.create_task(_without_exit(coroutine), name=name)
     clock = asyncio.get_running_loop().time
     started = clock()

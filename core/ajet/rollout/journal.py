@@ -23,7 +23,7 @@ from ajet.rollout.failures import Failure
 from ajet.rollout.recorded import RecordedTask
 from ajet.tracker.breaks import Break
 from ajet.tracker.call import Call, Exchange, MessageNode
-from ajet.tracker.record import EpisodeRecord
+from ajet.tracker.record import EpisodeRecord, nodes_of_answer
 from ajet.tracker.tree import Node, TokenTree
 from ajet.types import Generation, Image, Spent, Task, WorkflowOutput
 
@@ -115,7 +115,8 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
         if isinstance(call, Call):
             record.calls.append(call)
             if answer:
-                answer.ends.append(call)
+                for node in nodes_of_answer(call, answer):
+                    node.ends.append(call)
     for data in line.get("refused", ()):
         end = chat_end[data["key"]][data["chat_end"]]
         kept = _from_line(data, _REFUSED) | _from_line(data.get("details", {}), _DETAILS)
@@ -224,6 +225,7 @@ def _tokens_to_json(call: Call) -> dict[str, Any]:
         "finish_reason": call.generation.finish_reason,
         "temperature": call.temperature,
         "trained": call.trained,
+        **({"continues": True} if call.continues else {}),
         **({"side": True} if call.side else {}),
         **({"replayed": True, "place": call.place} if call.replayed else {}),
         "parent": call.parent,
@@ -246,7 +248,7 @@ def _call_from_json(data: Mapping[str, Any], record: EpisodeRecord, answer: Mess
         tokens["finish_reason"],
     )
     same = {name: tokens[name] for name in ("temperature", "trained", "parent", "cause")}
-    same |= _from_line(tokens, {name: name for name in ("side", "replayed", "place")})
+    same |= _from_line(tokens, {name: name for name in ("continues", "side", "replayed", "place")})
     return Call(**kept, **same, prompt=prompt, end=end, generation=generation)
 
 

@@ -74,9 +74,8 @@ class EpisodeRecord:
             return None
         node = call.answer = call.chat_end.add(answer)
         if isinstance(call, Call):
-            node.answered_by(call)
-            if call.continues:
-                _with_prefill(call.chat_end, answer).answered_by(call)
+            for each in nodes_of_answer(call, node):
+                each.answered_by(call)
         return node
 
     def images_in(self, ids: Int32) -> tuple[Image, ...]:
@@ -116,11 +115,14 @@ class EpisodeRecord:
         return sampled(c for c in self.calls if c.trained)
 
 
-def _with_prefill(prefill: MessageNode, answer: Message) -> MessageNode:
-    """The node of a prefill and its continuation as one message, as most frameworks keep it."""
-    assert prefill.parent
-    content = (prefill.message.get("content") or "") + (answer.get("content") or "")
-    return prefill.parent.add({**prefill.message, **answer, "content": content})
+def nodes_of_answer(call: Call, answer: MessageNode) -> list[MessageNode]:
+    """The nodes at which a later prompt continues a call: that of its answer; and, if this continues a prefill, that of both as one
+    message, as most frameworks keep it."""
+    prefill = answer.parent
+    if not (call.continues and prefill and prefill.parent):
+        return [answer]
+    content = (prefill.message.get("content") or "") + (answer.message.get("content") or "")
+    return [answer, prefill.parent.add({**prefill.message, **answer.message, "content": content})]
 
 
 def sampled(calls: Iterable[Call]) -> int:

@@ -44,7 +44,7 @@ async def in_thread(call: Callable[[], Any], name: str) -> Any:
 
 def ordinary(error: BaseException) -> Exception:
     """An error of a user's code as one that ends no more than this code: a RuntimeError for SystemExit, a panic of a Rust extension,
-    and whatever else is no Exception."""
+    and whatever else is not an Exception."""
     return error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
 
 
