@@ -19,6 +19,7 @@ INSTALLED := .venv/.installed
 ALL_INSTALLED := .venv/.all_installed
 # The package of the tests' Node.js agent, where there is Node.js; without it those tests are skipped.
 NODE_INSTALLED := tests/node/node_modules/.installed
+BUBBLEWRAP_TRIED := .venv/.bubblewrap_tried
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # If this is set, every process recompiles every module it imports, which takes minutes with verl.
 unexport PYTHONDONTWRITEBYTECODE
@@ -67,6 +68,14 @@ $(NODE_INSTALLED): tests/node/package.json
 	    fi; \
 	fi
 
+# The sandbox of commands; where it can be had without asking anyone, as its tests are skipped without it.
+$(BUBBLEWRAP_TRIED): $(INSTALLED)
+	@if ! command -v bwrap >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    { apt-get install -qq -y bubblewrap || { apt-get update -qq && apt-get install -qq -y bubblewrap; }; } </dev/null >/dev/null 2>&1 \
+	        || echo "apt-get could not install bubblewrap: the tests of the sandbox will be skipped." >&2; \
+	fi
+	@touch $@
+
 demo: $(INSTALLED) ## a real language model learns word problems, in minutes, on this machine (SEED=0)
 	@.venv/bin/python examples/word_problems/demo.py --seed $(SEED) $(ARGS)
 
@@ -77,14 +86,14 @@ examples: $(ALL_INSTALLED) ## the agents of examples/ that learn, one after the 
 # threads would fight for the same cores. A process that crashes ends the run, which names the test: pytest-xdist starts
 # another one, but then may wait forever for the tests that the crashed one had left.
 PROCESSES = $$(( $$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONLN) + 1 : 5 ))
-test: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the fast tests, about five minutes on two cores (ARGS="-k name" for some)
+test: $(ALL_INSTALLED) $(NODE_INSTALLED) $(BUBBLEWRAP_TRIED) ## the fast tests, about five minutes on two cores (ARGS="-k name" for some)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-changed: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the fast tests of the core or the plugins that differ from main (ARGS="-k name")
 	@tests=$$(.venv/bin/python tools/changed_tests.py) && if [ -z "$$tests" ]; then echo "no test depends on what changed"; else \
 	    OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $$tests $(ARGS); fi
 
-test-slow: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the other cases and whole runs, and properties with all of their examples
+test-slow: $(ALL_INSTALLED) $(NODE_INSTALLED) $(BUBBLEWRAP_TRIED) ## the other cases and whole runs, and properties with all of their examples
 	AJET_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile -m "(slow or properties) and not gpu" $(ARGS)
 	$(if $(ARGS),,$(MAKE) test-trinity ARGS="-m slow")
 
