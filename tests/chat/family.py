@@ -62,14 +62,14 @@ class Family:
     """Whether it is one of those that the readers were made with."""
 
     @property
-    def source(self) -> str:
-        """Where the template is from."""
-        return self.template if self.template.startswith("TRL: ") else "own, in its shape"
+    def is_published(self) -> bool:
+        """Whether the template is a file of TRL, not a form of our own."""
+        return self.template.startswith("TRL: ")
 
     @property
     def jinja(self) -> str:
         """The template's text."""
-        return trl(self.template[5:]) if self.template.startswith("TRL: ") else self.template
+        return trl(self.template[5:]) if self.is_published else self.template
 
     @property
     def ends(self) -> tuple[str, ...]:

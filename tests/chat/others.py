@@ -97,6 +97,7 @@ OTHERS = [
         special=("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>", "<escape>"),
         bos="<bos>",
         stops=("<end_of_turn>",),
+        remark="the published template is refused; read with an example",
     ),
     _of(
         "ERNIE-4.5",
@@ -106,7 +107,7 @@ OTHERS = [
     ),
     _of("LongCat-Flash", _LONGCAT),
     _of("Jamba-1.6", Calls(LISTED, "<tool_calls>[\n", "\n]</tool_calls>", ",\n")),
-    _of("MiniMax-M3", _MINIMAX_M3),
+    _of("MiniMax-M3", _MINIMAX_M3, remark="the published template writes other calls, and is refused"),
     _of("Phi-4-multimodal", Calls(LISTED, "<|tool_call|>[", "]<|/tool_call|>", ", "), _ROLES, end="<|end|>"),
     _of(
         "Step-3.5-Flash",
@@ -140,6 +141,7 @@ OTHERS = [
         parallel=False,
         special=("<|role_sep|>",),
         said_with_calls=None,
+        remark="the published template is refused; read with an example",
     ),
     _of("Devstral-Small", Calls("[TOOL_CALLS]$NAME[ARGS]$ARGS"), special=(*_IM, "[TOOL_CALLS]", "[ARGS]")),
     _of("Laguna-XS", GLM_47, replace(_ROLES, thought=Thought(*_TIGHT)), thought=_TIGHT, end="<|end|>"),

@@ -697,12 +697,16 @@ class Programme:
         if self.family.parallel:
             listed = own(self.family, prompt, Case([first, second]))
             answers["two calls"] = (listed.removesuffix(ending), [first, second])
+        if self.family.thought:
+            thinking = own(self.family, prompt, Case([second], thought=calls.text([first])))
+            answers["a call within a thought"] = (thinking.removesuffix(ending), [second])
         if calls is HARMONY:  # its messages are calls or text
             begun += ending
             answers = {"a call": (begun, [first])}
         tail = chat.render(self.chat, TOOLS)[-64:]
         for name, (text, wanted) in answers.items():
-            for fault in faults_of_cuts(chat, tail, text, len(begun), wanted):
+            complete = len(begun) if wanted[0] == first else len(text)
+            for fault in faults_of_cuts(chat, tail, text, complete, wanted):
                 self.fault(f"{name}: {fault}")
 
     def _not_offered(self, plain: str | None, with_tools: str) -> None:

@@ -16,25 +16,31 @@ LAYERS = "\n## Architectures on the local backbone"
 SHARE = 0.9
 """How many of the families have to be complete."""
 
+_COMPLETE, _RIGHT = "yes", "right in this form"
+
 _HEAD = """# Families of models
 
 AgentJet renders chats with a model's own chat template, and finds out from that template how the model writes tool
-calls and thoughts, and which tokens end its answers. This page shows for {all} families of models what it found. Your
+calls and thoughts, and which tokens end its answers. This page shows for {all} templates what it found. Your
 own model need not be among them: `ajet doctor --model MODEL` prints the same for any model, and `ajet check` for that
 of a job. [Which architectures are sampled and trained](#architectures-on-the-local-backbone) is below.
 
 `make test-templates` tries each family with tool calls of many kinds, tool loops, chats, thoughts, stop tokens and
 streams. The answers are written by hand as the model writes them; no weights were run. Chat templates are files of
-the TRL package (TRL) or have the shape of the published ones (own).
+the TRL package (TRL), or forms (own): written for this test after what is known of a family's format. A form says that
+such a format is read, and nothing of the template that is published with the family's weights.
 
-{complete} of {all} families are complete; {lose} of them loses calls without an error. A family is complete if
+{complete} of {published} published templates are complete, and {right} of {own} forms are right; {lose} of them loses calls
+without an error. A template is complete, and a form right, if
 
 - the first prompt is what the tokenizer's template gives;
 - every call is read exactly, as the model samples it and as the template writes it;
 - each new timeline of a tool loop or a chat is one that the template enforces, because it writes earlier messages in
   another way;
 - thoughts become `reasoning_content`, every stop token ends an answer, and a stream gives what the whole answer
-  gives.
+  gives;
+- wherever an answer is cut, each call that is complete is called, each other one that has begun is counted, and nothing
+  else is called; words between calls are content.
 
 ## If a request with tools is refused
 
@@ -75,8 +81,8 @@ tools seldom does: let the agent's first messages show a call or two.
 - **Timelines**: first those of a tool loop of four calls, then those of a chat of four answers whose thoughts the
   client drops. 1 means that all of it is trained as one sequence; 4 means that every answer is trained with a history
   of its own, which costs time but is as exact ([the context tracker](tracker.md)).
-- **Complete**: *refused; read with an example* means that requests with tools are refused until
-  `rollout.call_example` is set. If the template raises an error, transformers cannot render such a chat either.
+- **Complete**: *right in this form* stands for own forms. *refused; read with an example* means that requests with tools
+  are refused until `rollout.call_example` is set. If the template raises an error, transformers cannot render such a chat either.
 - **Notes**: *unseen* families were added after the readers were written. A variable such as
   `thinking: true` is set in `rollout.chat_template`.
 - A dash means that there is none.
@@ -99,13 +105,13 @@ def row(result: Result) -> str:
         notes += [_code(f"{key}: {str(value).lower()}") for key, value in family.variables.items()]
     cells = [
         _plain(family.name),
-        "TRL" if family.source.startswith("TRL") else "own",
+        "TRL" if family.is_published else "own",
         _code(call),
         _plain(result.described) or "–",
         _code("…".join(family.thought)) if family.thought else "–",
         " ".join(_code(stop) for stop in result.stops) or "–",
         f"{result.loop or '–'}, {result.plain[0] or '–'}",
-        "yes" if result.is_complete else _plain(f"no: {result.why}"),
+        (_COMPLETE if family.is_published else _RIGHT) if result.is_complete else _plain(f"no: {result.why}"),
         "; ".join(notes),
     ]
     return f"| {' | '.join(cells)} |"
@@ -124,15 +130,21 @@ def _plain(text: str) -> str:
 def page(rows: Mapping[str, str]) -> str:
     """The page; ``rows`` are the rows of the families, by name."""
     found = [rows[name] for name in FAMILIES]
-    complete = sum(is_complete(r) for r in found)
-    lose = sum(map(loses_calls, found))
-    head = _HEAD.format(complete=complete, all=len(found), lose=lose or "none")
+    published = [row for row in found if _cells(row)[1] == "TRL"]
+    head = _HEAD.format(
+        all=len(found),
+        published=len(published),
+        own=len(found) - len(published),
+        complete=sum(_cells(row)[7] == _COMPLETE for row in published),
+        right=sum(_cells(row)[7] == _RIGHT for row in found),
+        lose=sum(map(loses_calls, found)) or "none",
+    )
     return head + "\n".join(found) + "\n" + LAYERS + PAGE.read_text().partition(LAYERS)[2]
 
 
 def is_complete(row: str) -> bool:
-    """Whether a row says that its family is complete."""
-    return _cells(row)[7] == "yes"
+    """Whether a row says that its published template is complete, or its form right."""
+    return _cells(row)[7] in (_COMPLETE, _RIGHT)
 
 
 def loses_calls(row: str) -> bool:
@@ -155,4 +167,4 @@ def summary(rows: Iterable[str]) -> str:
     """One line on all families."""
     found = list(rows)
     complete, lose = sum(map(is_complete, found)), sum(map(loses_calls, found))
-    return f"{complete} of {len(found)} families are complete; {lose} lose calls without an error"
+    return f"{complete} of {len(found)} templates and forms are complete; {lose} lose calls without an error"

@@ -12,7 +12,8 @@ from ajet.chat.bodies import Tools
 from ajet.chat.calls import BareCalls, CallReader
 from ajet.chat.derive import from_example
 from ajet.chat.renderer import Chat
-from tests.chat.programme import TOOLS
+from tests.chat.families import FAMILIES
+from tests.chat.programme import TOOLS, make_chat
 from tests.chat.test_reading import chat_of
 
 NONE = re.compile("(?!)")
@@ -176,3 +177,64 @@ def test_nothing_raises_and_nothing_takes_long() -> None:
         for piece in pieces:
             for ended in (True, False):
                 reader.read(piece * 200, Tools(TOOLS), ended)
+
+
+@pytest.mark.parametrize(
+    ("sampled", "content"),
+    [
+        ("Hello <|start|>assistant<|channel|>final<|message|>Two.<|return|>", "Two.Hello"),
+        (
+            "<|channel|>analysis<|message|>Hm.<|end|>Well, <|start|>assistant<|channel|>final<|message|>Two.<|return|>",
+            "Two.Well,",
+        ),
+        ("<|channel|>final<|message|>Two.<|return|>", "Two."),
+    ],
+)
+def test_words_between_the_messages_of_harmony_stay_content(sampled: str, content: str) -> None:
+    chat = make_chat(FAMILIES["gpt-oss (TRL)"])
+    ids = chat.tokenizer.encode(sampled, add_special_tokens=False)
+    prompt = chat.render([{"role": "user", "content": "One?"}], [])[-64:]
+    reader = chat.reader(prompt, [])
+    assert reader and chat.parse(ids, prompt, []).content == content
+    assert content.startswith(
+        "".join(text for i in ids for kind, text in reader.read(i) if kind == "content")
+    )
+
+
+def test_space_may_stand_within_the_end_of_a_list() -> None:
+    reader = from_example('Action: ```json\n[{"tool_name": "NAME", "parameters": {"KEY": "VALUE"}}]```', NONE)
+    said = f"Action: ```json\n[{PLAIN.replace('name', 'tool_name')}"
+    assert read(reader, said + "]```") == read(reader, said + "\n]\n```") == ([WRITE], "", 0, 0)
+
+
+def with_ids(call: str, refuses: str = "") -> Chat:
+    """A chat format that writes the ids of calls, and may refuse some."""
+    source = (
+        "{%- for m in messages -%}{{ '[' ~ m.role ~ ']' ~ (m.content or '') }}{%- for c in m.tool_calls or [] -%}"
+        + (f"{{%- if {refuses} -%}}{{{{ raise_exception('bad id') }}}}{{%- endif -%}}" if refuses else "")
+        + call.replace("NAME", "{{ c.function.name }}")
+        .replace("ARGS", "{{ c.function.arguments | tojson }}")
+        .replace("ID", "{{ c.id }}")
+        + "{%- endfor -%}{{ '<|end|>' }}{%- endfor -%}{{ (tools | tojson) if tools }}[assistant]"
+    )
+    return chat_of(source, ("<do>", "<od>"))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "<do>ID|NAME#ARGS<od>",
+        "<do>NAME[ID]ARGS<od>",
+        "<do>NAME#ARGS|ID<od>",
+        '<do>{"name": "NAME", "arguments": ARGS, "id": "ID"}<od>',
+    ],
+)
+@pytest.mark.parametrize("refuses", ["", "c.id | length != 9"])
+def test_a_call_has_the_id_that_the_model_wrote_unless_the_template_refuses_it(
+    form: str, refuses: str
+) -> None:
+    chat = with_ids(form, refuses)
+    ids = ["abc123def", "abc123def", "x1"]
+    said = "".join(form.replace("NAME", "ping").replace("ARGS", "{}").replace("ID", i) for i in ids)
+    parsed = chat.parse(chat.tokenizer.encode(said, add_special_tokens=False), [], TOOLS)
+    assert parsed.call_ids == ("abc123def", "", "" if refuses else "x1")

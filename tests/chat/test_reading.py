@@ -127,6 +127,8 @@ def test_a_call_that_ends_a_thought_without_an_end_is_a_call_and_counted() -> No
     parsed = read(chat, '<think>I write.\n<do it="write-file">\n<arg name="text">x</arg>\n</do>')
     assert (parsed.reasoning, arguments(parsed)) == ("I write.", [("write-file", {"text": "x"})])
     assert dict(parsed.counts) == {"cut_thoughts": 1, "calls_in_thoughts": 1}
+    cut = read(chat, '<think>I write.\n<do it="write-file">\n</do> or', cut=True)
+    assert (cut.tool_calls, dict(cut.counts)) == ((), {"cut_thoughts": 1, "calls_in_thoughts": 1})
     closed = read(chat, '<think><do it="write-file">\n</do></think>Done.')
     assert (closed.content, closed.tool_calls) == ("Done.", ())
 

@@ -9,6 +9,7 @@ import pytest
 from ajet.chat.renderer import Increment, Turn
 from tests.chat.families import FAMILIES
 from tests.chat.programme import TOOLS, make_chat
+from tests.chat.test_reading import MUTE, chat_of
 
 QUESTION: Any = {"role": "user", "content": "One?"}
 ANOTHER: Any = {"role": "user", "content": "Two?"}
@@ -67,3 +68,14 @@ def test_every_family_with_thoughts_is_known_by_its_markers(name: str) -> None:
     family = FAMILIES[name]
     found = make_chat(family).shape.thoughts
     assert found and family.thought and found[0] == family.thought[0].strip()
+
+
+def test_thoughts_are_known_by_the_vocabulary_where_the_template_never_writes_them() -> None:
+    chat = chat_of(MUTE, ("<think>", "</think>"))
+    ids = [
+        *chat.tokenizer.encode("<think>\nOne and one.\n</think>\n\nTwo.", add_special_tokens=False),
+        *chat.stop_token_ids,
+    ]
+    parsed = chat.parse(ids, chat.render([QUESTION], [])[-64:], [])
+    assert (parsed.reasoning, parsed.content) == ("One and one.", "Two.")
+    assert chat_of(MUTE).shape.thoughts is None

@@ -31,7 +31,7 @@ class Parsed:
     tool_calls: tuple[tuple[str, str], ...] = ()
     """(name, arguments as JSON text)"""
     call_ids: tuple[str, ...] = ()
-    """The ids that the model wrote in the place of names; empty texts in other formats."""
+    """The ids that the model wrote; empty texts where it wrote none that a later prompt can contain."""
     reasoning_tokens: int = 0
     """How many ids are the reasoning, including its markers."""
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -110,10 +110,10 @@ class MarkedAnswers:
         counts = {"cut_thoughts": int(not split.closed)}
         calls = self._read(split.rest, offered, ended)
         thought, end = split.thought, split.end
-        if not split.closed:  # a call ends a thought that has no end
+        if not split.closed:  # a call ends a thought that has no end, unless that was cut off
             inside = self._read(thought or "", offered, ended)
             counts["calls_in_thoughts"] = len(inside.calls) + inside.malformed
-            if inside.calls:
+            if inside.calls and ended:
                 thought, end = (thought or "")[: inside.begin], end - len((thought or "")[inside.begin :])
                 after = inside.text[len(thought.rstrip()) :]
                 calls = replace(inside, text=after.lstrip(), malformed=0)

@@ -38,7 +38,7 @@ class ReadCall:
     name: str
     arguments: Mapping[str, Any]
     id: str = ""
-    """The id that the model wrote, if the name is within it; else empty."""
+    """The id that the model wrote; empty in formats without ids."""
 
 
 class Tools:
@@ -108,6 +108,8 @@ class JsonBody(Body):
     keys: tuple[str, str] | None
     as_text: bool = False
     """Whether the arguments are JSON within a string."""
+    id: str = ""
+    """The key of the call's id; empty if there is none."""
     kind: ClassVar[str] = "JSON"
 
     def read(self, text: str, at: int, tools: Tools, ends: Ends = ANYWHERE) -> tuple[ReadCall, int]:
@@ -130,7 +132,7 @@ class JsonBody(Body):
         told = [value[key] for key in (self.keys[1], "arguments", "parameters") if key in value]
         if not isinstance(name, str) or not name or not told:
             raise Unreadable("no name or no arguments")
-        return ReadCall(name, _object(told[0]))
+        return ReadCall(name, _object(told[0]), str(value.get(self.id) or ""))
 
     def write(self, call: ReadCall) -> str:
         """See `Body`."""
@@ -151,7 +153,8 @@ class NamedBody(Body):
     def read(self, text: str, at: int, tools: Tools, ends: Ends = ANYWHERE) -> tuple[ReadCall, int]:
         """See `Body`."""
         name = rf"(?P<id>functions\.(?P<name>{NAME}):\d+)" if self.in_id else rf"(?P<name>{NAME})"
-        found = _match(rf"\s*+{name}\s*+{pattern(self.between)}\s*+(?=\{{|\"|null|\Z)", text, at)
+        between = with_id(pattern(self.between))
+        found = _match(rf"\s*+{name}\s*+{between}\s*+(?=\{{|\"|null|\Z)", text, at)
         value, end = read_json(text, found.end())
         return ReadCall(found["name"], _object(value), found.groupdict().get("id") or ""), end
 
@@ -363,10 +366,15 @@ def pattern(literal: str, beside: str = "") -> str:
     at = literal.index(inner)
     parts = []
     for part in re.findall(rf"\s+|[{''.join(_VARIES)}]|[^\s{''.join(_VARIES)}]+", inner):
-        tags = re.split(r"(?<=[>\]])(?=[<\[])", part)
+        tags = re.split(r"(?<=[>\]])(?=[<\[`])", part)
         parts.append(r"\s*+" if part.isspace() else _VARIES.get(part) or r"\s*+".join(map(re.escape, tags)))
     before, after = (f"(?:{re.escape(s)})?" if s else "" for s in (literal[:at], literal[at + len(inner) :]))
     return before + "".join(parts) + after
+
+
+def with_id(expression: str) -> str:
+    """The pattern of a literal, with the call's id as its group ``id``."""
+    return expression.replace(_VARIES[ID], f"(?P<id>{_VARIES[ID]})", 1)
 
 
 def skip(text: str, at: int) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from ajet.chat.bodies import (
     pattern,
     read_json,
     skip,
+    with_id,
 )
 from ajet.chat.texts import partial
 
@@ -36,8 +37,6 @@ _HEAD = 200
 """Characters of a JSON object that show whether it is meant to be a call."""
 _FUNCTOOLS = "functools"
 """Phi-4-mini writes this word before its list of calls."""
-
-
 _TAG = re.compile(rf"<[^<>\s{ID}{NUMBER}{ANY_NAME}]+>?|\[/?[A-Z_ ]+\]")
 
 
@@ -145,22 +144,23 @@ class CallFormat:
         marks = [re.escape(mark) for mark in marks if mark]
         begin = opens + begins if is_list or not self.section[0].strip() else rf"(?:{opens}\s*+)?{begins}"
         following = rf"\s*+(?:{between}\s*+)?{begins}" if has_end or not is_list else rf"\s*+{between}\s*+"
-        close = (
-            rf"\s*+(?:{closes}|(?={begin}))" if self.call[1].strip() else rf"\s*+(?:{ends}|{between}{begin})"
-        )
+        close = rf"{closes}|(?={begin})" if self.call[1].strip() else rf"{ends}|{between}{begin}"
         value = self.body.after_value.replace(ANY_KEY, ANY_NAME) if isinstance(self.body, TagBody) else ""
         end = self.call[1].strip() or self.section[1].strip()
         last = _parts(end)[-1]
-        last = pattern(end if last in self.section[0] + self.call[0] else last)
+        last = pattern(end if last in self.section[0] + self.call[0] else last) or "(?!)"
+        opener = [*marks, begin][0]
         found = {
-            "begin": rf"(?:{begin})|(?P<mark>{'|'.join(marks) or '(?!)'})",
-            "next": following if has_end or not is_list or self.between.strip() else "(?!)",
-            "end of a call": rf"\s*+(?:{closes})?",
+            "begin": rf"(?:{with_id(begin)})|(?P<mark>{'|'.join(marks) or '(?!)'})",
+            "next": with_id(following) if has_end or not is_list or self.between.strip() else "(?!)",
+            "end of a call": rf"\s*+(?:{with_id(closes)})?",
             "end": rf"\s*+{ends}" if has_end else "(?!)",
-            "close": close,
-            "values": rf"(?P<begin>{[*marks, begin][0]})|(?P<end>{pattern(value, beside='left')}{close})|{closes}",
-            "calls": rf"(?P<begin>{[*marks, begin][0]})|{last or '(?!)'}",
-            "last": last or "(?!)",
+            # See `Ends`: what the body needs to know.
+            "close": rf"\s*+(?:{close})",
+            "values": rf"(?P<begin>{opener})|(?P<end>{pattern(value, beside='left')}\s*+(?:{close}))|{closes}",
+            # The pairs around whole calls, and the second of them.
+            "calls": rf"(?P<begin>{opener})|{last}",
+            "last": last,
         }
         return {name: re.compile(expression) for name, expression in found.items()}
 
@@ -186,7 +186,10 @@ class CallFormat:
                 reading.malformed(end or rest, cut=not end)
                 start = found["begin"].search(text, reading.at)
             else:
-                reading.call(call, start.start(), _end(found["end of a call"], text, end))
+                closed = found["end of a call"].match(text, end)
+                ids = [call.id, *(m.groupdict().get("id") for m in (start, closed) if m)]
+                call = replace(call, id=next(filter(None, ids), ""))
+                reading.call(call, start.start(), closed.end() if closed else end)
                 start = self._following(text, reading)
         return reading.done()
 
@@ -201,10 +204,8 @@ class CallFormat:
     def _end_of_malformed(self, text: str, at: int) -> int:
         """Where a call that cannot be read ends, past those that begin within it; 0 if nowhere."""
         depth = 1
-        ends = self._patterns["last"].search(
-            text, at
-        )  # without one, each beginning would be compared with all others
-        for mark in self._patterns["calls"].finditer(text, at) if ends else ():
+        has_end = self._patterns["last"].search(text, at)  # else each beginning meets all later ones
+        for mark in self._patterns["calls"].finditer(text, at) if has_end else ():
             depth += 1 if mark["begin"] is not None else -1
             if not depth:
                 return mark.end()
@@ -278,7 +279,7 @@ class BareCalls:
         return reading.done()
 
     def _call(self, text: str, at: int, tools: Tools, ended: bool) -> tuple[ReadCall | None, int, bool]:
-        """The call at a position, where what stands there ends, and if it is no call, whether it begins like one."""
+        """The call at a position, where what stands there ends, and if none can be read, whether one begins."""
         end = at
         try:
             if not text.startswith("{", at):

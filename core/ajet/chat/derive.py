@@ -291,7 +291,8 @@ def _call_object(text: str, name: str, arguments: Mapping[str, Any]) -> tuple[in
             key for key, held in value.items() if key not in named and held and _loaded(held) == arguments
         ]
         if named and told:
-            best = begin, end, JsonBody((named[0], told[0]), isinstance(value[told[0]], str))
+            ids = [key for key, held in value.items() if held in _IDS]
+            best = begin, end, JsonBody((named[0], told[0]), isinstance(value[told[0]], str), *ids[:1])
     return best
 
 

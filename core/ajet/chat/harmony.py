@@ -33,6 +33,11 @@ _TOKENS = (_START, _CHANNEL, _MESSAGE, _END, _RETURN, _CALL, _CONSTRAIN)
 _KINDS: dict[str, Kind] = {"analysis": "reasoning", "commentary": "content", "final": "content"}
 _MALFORMED = "malformed_tool_calls"
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
+_HEADER = r"<\|start\|>(?:(?!<\|start\|>|<\|message\|>).)*+"
+_MESSAGES = re.compile(
+    rf"{_HEADER}(?:\Z|<\|message\|>.*?(?:<\|(?:end|call|return)\|>|(?=<\|start\|>)|\Z))", re.DOTALL
+)
+_MARKERS = re.compile("|".join(map(re.escape, [f"{_START}assistant", *_TOKENS])))
 
 
 def find_harmony(tokenizer: Any, shape: Shape, ends: Iterable[int]) -> Harmony | None:
@@ -92,8 +97,10 @@ class Harmony:
             "cut_thoughts": int(0 < thoughts == len(turn) and turn[-1] != self.end),
         }
         reasoning = (found.reasoning_content or "").strip() or None
+        between = _MESSAGES.sub("", self.decode([*self._begun(prompt), *turn]))
+        said = [*(c.raw for c in rest), _MARKERS.sub("", between).strip()]
         return Parsed(
-            found.content + "".join(c.raw for c in rest if c.raw not in found.content),
+            found.content + "".join(text for text in said if text not in found.content),
             reasoning,
             tuple((c.name, json.dumps(c.arguments, ensure_ascii=False)) for c in calls),
             ("",) * len(calls),

@@ -32,7 +32,7 @@ from ajet.chat.messages import canonical_tool_arguments, spoken, thoughts
 from ajet.chat.reading import FoundReader, find_reader
 from ajet.chat.shape import Prober, Shape, written
 from ajet.chat.streaming import Reader
-from ajet.chat.template import QUESTION, STUB_TOOL, Template, check_variables, given
+from ajet.chat.template import QUESTION, STUB_CALL, STUB_RESULT, STUB_TOOL, Template, check_variables, given
 from ajet.chat.texts import without_header
 from ajet.types import AjetError, Int32
 
@@ -46,6 +46,7 @@ REFUSED = "not renderable"
 CAUSES = (THINKING, TOOLS, REWRITTEN, DROPPED, REFUSED)
 """Why a turn cannot be continued from its stored ids."""
 
+_USUAL_ID = re.compile(r"[A-Za-z0-9]{9}|functions\..*:\d+")
 _ENDING = 40
 """Characters shown of what the template writes after an answer."""
 _ENDS_TRIED = 8
@@ -132,8 +133,9 @@ class Chat:
         control = self._format.control
         folder = getattr(tokenizer, "name_or_path", "") or "/"
         known_stops = [*_eos(tokenizer), *generation_stops(Path(folder, "generation_config.json")), *stops]
-        source = str(getattr(tokenizer, "chat_template", None) or "")
-        prober = Prober(self._format, control, source, set(map(self.text_of, known_stops)))
+        added = (str(token.content) for token in tokenizer.added_tokens_decoder.values())
+        known = " ".join([str(getattr(tokenizer, "chat_template", None) or ""), *added])
+        prober = Prober(self._format, control, known, set(map(self.text_of, known_stops)))
         self._shape: Shape = prober.shape()
         ids = [tokenizer.convert_tokens_to_ids(token) for token in self._shape.stop_tokens()]
         self.stop_token_ids: tuple[int, ...] = tuple(
@@ -411,9 +413,26 @@ class Chat:
         """An answer's ids as a message, with calls of the ``tools`` that the request offers. ``prompt`` are the last ids
         before it. Raises nothing, whatever was sampled."""
         ids = completion if self._harmony else self._upto_stop(completion)
-        return self._answers.parse(
+        parsed = self._answers.parse(
             ids, prompt, tools if self._reads_calls else (), ended=len(ids) < len(completion)
         )
+        if not any(parsed.call_ids):
+            return parsed
+        written = parsed.call_ids
+        known = [i if i not in written[:n] and self._takes_id(i) else "" for n, i in enumerate(written)]
+        return replace(parsed, call_ids=tuple(known))
+
+    def _takes_id(self, written: str) -> bool:
+        """Whether the chat template takes the id of a call; some raise an error for what is not nine letters and digits."""
+        (call,) = STUB_CALL["tool_calls"]
+        calling = {**STUB_CALL, "tool_calls": [{**call, "id": written}]}
+        try:
+            self._format.stub(
+                [QUESTION, calling, {**STUB_RESULT, "tool_call_id": written}], [STUB_TOOL], True
+            )
+        except AjetError:
+            return bool(_USUAL_ID.fullmatch(written))
+        return True
 
     def reader(self, prompt: list[int], tools: Sequence[Message] = ()) -> Reader | None:
         """Reads an answer while it is sampled, with the result that `parse` gives at the end; None if nothing is
