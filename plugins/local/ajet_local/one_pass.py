@@ -22,6 +22,7 @@ from ajet import AjetError
 from ajet.backbones import GenerateRequest, Int32, Sample, Sampling
 from ajet_local.completion import Completion
 from ajet_local.modeling import first_line
+from ajet_local.packed_scheduler import PackedScheduler
 from ajet_local.row_cache import keeps_states
 from ajet_local.row_scheduler import RowScheduler
 from ajet_local.rows import trained_tokens
@@ -36,20 +37,18 @@ EXACT = 1e-3
 ROUNDING = 1e-5
 """Errors below this are none, even in a model whose tokens hardly depend on their context."""
 
-_kinds: WeakKeyDictionary[Any, type[Scheduler] | type[RowScheduler]] = WeakKeyDictionary()
+_kinds: WeakKeyDictionary[Any, type[PackedScheduler] | type[RowScheduler]] = WeakKeyDictionary()
 
 
-def fitting_scheduler(
-    model: Any, activate: Callable[[str | None], None], **sizes: int
-) -> Scheduler | RowScheduler:
+def fitting_scheduler(model: Any, activate: Callable[[str | None], None], **sizes: int) -> Scheduler:
     """A scheduler of the fastest kind that samples with the model's own logprobs, tried out once for each model: 7 passes over a
-    few tokens, or 12 in rows. Its arguments are those of `Scheduler`. Raises AjetError if there is none."""
+    few tokens, or 12 in rows. Its arguments are those of both. Raises AjetError if there is none."""
     kind = _kinds.get(model)
     if kind is None:
         activate(None)
         level_limits(model)
         reasons = []
-        for kind in (Scheduler, RowScheduler) if _packs(model) else (RowScheduler,):
+        for kind in (PackedScheduler, RowScheduler) if _packs(model) else (RowScheduler,):
             if not (reason := _difference_of_sampling(partial(kind, model, activate, **sizes), model)):
                 break
             reasons.append(reason)
@@ -100,7 +99,7 @@ def level_limits(model: Any) -> None:
 
 
 def _packs(model: Any) -> bool:
-    """Whether `Scheduler` may compute the model: its packed pass knows only attention to all tokens, or to the last ones."""
+    """Whether `PackedScheduler` may compute the model: its packed pass knows only attention to all tokens, or to the last ones."""
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     return kinds <= {"full_attention", "sliding_attention"} and not keeps_states(model)
@@ -114,7 +113,7 @@ def _refusal(model: Any, part: str, reason: str) -> AjetError:
 
 
 @torch.no_grad()
-def _difference_of_sampling(make: Callable[[], Scheduler | RowScheduler], model: Any) -> str:
+def _difference_of_sampling(make: Callable[[], Scheduler], model: Any) -> str:
     """How the logprobs of sampled tokens differ from those of a pass; "" if they do not."""
     prompts = [_ids(model, 9, 0), _ids(model, 9, 0)[:5], _ids(model, 3, 1)]
     try:
@@ -128,7 +127,7 @@ def _difference_of_sampling(make: Callable[[], Scheduler | RowScheduler], model:
         return first_line(error)
 
 
-def _sampled(scheduler: Scheduler | RowScheduler, prompts: Sequence[Int32], count: int) -> list[Completion]:
+def _sampled(scheduler: Scheduler, prompts: Sequence[Int32], count: int) -> list[Completion]:
     completions = []
     for seed, ids in enumerate(prompts):
         request = GenerateRequest(ids, Sampling(max_tokens=count, seed=seed))

@@ -9,7 +9,6 @@ so equal runs compute equal bits.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +21,7 @@ from ajet_local.completion import Completion
 from ajet_local.row_cache import EMPTY, Row, Rows
 from ajet_local.rows import common_prefix
 from ajet_local.sampling import sample
+from ajet_local.scheduler import Scheduler
 from ajet_local.slots import AHEAD
 
 WORTH_KEEPING = 64
@@ -80,35 +80,18 @@ class Lane:
         yield from (len(prompt.ids) + 1 for prompt in self.prompts for _ in prompt.waiting)
 
 
-class RowScheduler:
-    """Runs completions, as `Scheduler` does. ``cache_bytes`` bounds the memory of contexts and snapshots together, but one completion
-    always runs. ``prefill_tokens`` bounds the prompt tokens of a step, and half of it those of a pass."""
+class RowScheduler(Scheduler):
+    """``cache_bytes`` bounds the memory of contexts and snapshots together. Half of ``prefill_tokens`` bounds the prompt tokens of a
+    pass."""
 
     def __init__(
-        self,
-        model: Any,
-        activate: Callable[[str | None], None],
-        *,
-        max_batch: int,
-        cache_bytes: int,
-        prefill_tokens: int,
+        self, model: Any, activate: Callable[[str | None], None], *, cache_bytes: int, **sizes: int
     ) -> None:
-        self.model = model
-        self.activate = activate
-        self.max_batch = max_batch
+        super().__init__(model, activate, **sizes)
         self.max_bytes = cache_bytes
-        self.prefill_tokens = prefill_tokens
-        self.waiting: deque[Completion] = deque()
-        self.running: list[Completion] = []
-        """Oldest admission first."""
         self.snapshots: list[Snapshot] = []
         """The one that was used longest ago first."""
-        self._lanes: dict[str | None, Lane] = {}
         self._state, self._token = _sizes(model)
-
-    @property
-    def busy(self) -> bool:
-        return bool(self.waiting or self.running)
 
     @property
     def held_bytes(self) -> int:
@@ -120,61 +103,23 @@ class RowScheduler:
         lengths = [*lane.contexts(), *more]
         return len(lengths) * (self._state + self._token * max(lengths, default=0))
 
-    @torch.inference_mode()
-    def step(self, version: int) -> None:
-        """Compute a token of each completion and pieces of prompts; sampled tokens get the weight version ``version``."""
-        self._release([c for c in self.running if not c.alive])
-        self._admit()
-        while not self._make_room(0) and len(self.running) > 1:
-            youngest = self.running[-1]
-            self._release([youngest])
-            self.waiting.appendleft(youngest)
-        for adapter, lane in self._lanes.items():
-            if lane.busy:
-                self.activate(adapter)
-                self._step(adapter, lane, version)
+    # ------------------------------------------------------------------ which completions run
 
-    def restart(self) -> None:
-        """Drop all contexts, because the weights changed. Running completions are recomputed and continue."""
-        self.waiting.extendleft(reversed(self.running))
-        self.running.clear()
+    def _clear(self) -> None:
         self.snapshots.clear()
         self._lanes.clear()
 
-    def release(self) -> None:
-        """The same as `restart`, which keeps no memory for later completions."""
-        self.restart()
-
-    def fail(self, error: Exception, *, waiting: bool) -> None:
-        """Answer all running (and with ``waiting`` all waiting) completions with an error, and drop all contexts."""
-        failed = [*self.running, *(self.waiting if waiting else ())]
-        self.running.clear()
-        self.restart()
-        if waiting:
-            self.waiting.clear()
-        for completion in failed:
-            completion.fail(error)
-
-    # ------------------------------------------------------------------ which completions run
-
-    def _admit(self) -> None:
-        """Admit waiting completions, in order, while the batch and the memory have room."""
-        while self.waiting and len(self.running) < self.max_batch:
-            completion = self.waiting.popleft()
-            if not completion.alive:
-                continue
-            first = not self.running
-            self.running.append(completion)  # first, so that `fail` answers it if anything below fails
-            ids = completion.context()
-            lane = self._lanes.setdefault(completion.request.adapter, Lane())
-            growth = self._bytes(lane, len(ids) + AHEAD) - self._bytes(lane)
-            if not first and not self._make_room(growth):
-                self.waiting.appendleft(self.running.pop())
-                return
-            prompt = next((p for p in lane.prompts if np.array_equal(p.ids, ids)), None)
-            if prompt is None:
-                lane.prompts.append(prompt := Prompt(ids, []))
-            prompt.waiting.append(completion)
+    def _begin(self, completion: Completion, first: bool) -> bool:
+        ids = completion.context()
+        lane = self._lanes.setdefault(completion.request.adapter, Lane())
+        growth = self._bytes(lane, len(ids) + AHEAD) - self._bytes(lane)
+        if not first and not self._make_room(growth):
+            return False
+        prompt = next((p for p in lane.prompts if np.array_equal(p.ids, ids)), None)
+        if prompt is None:
+            lane.prompts.append(prompt := Prompt(ids, []))
+        prompt.waiting.append(completion)
+        return True
 
     def _release(self, gone: Collection[Completion]) -> None:
         """Remove completions from the batch; snapshots keep what they computed after their prompts."""
@@ -215,7 +160,7 @@ class RowScheduler:
             excess -= self.snapshots.pop(0).bytes
         return excess <= 0
 
-    def _begin(self, adapter: str | None, prompt: Prompt) -> Snapshot | None:
+    def _continue(self, adapter: str | None, prompt: Prompt) -> Snapshot | None:
         """Continue a prompt from the longest snapshot that it begins with; returns it if it is all of the prompt."""
         best, branch = None, 0
         for snapshot in self.snapshots:
@@ -275,7 +220,7 @@ class RowScheduler:
     def _advance(self, adapter: str | None, prompt: Prompt, most: int) -> tuple[int, torch.Tensor | None]:
         """Compute the next piece of a prompt, of at most ``most`` tokens: their number, and the logits [1, V] of its last token
         once that is computed."""
-        if prompt.row is None and (snapshot := self._begin(adapter, prompt)):
+        if prompt.row is None and (snapshot := self._continue(adapter, prompt)):
             return 0, snapshot.logits
         assert prompt.row is not None
         begin = prompt.row.length

@@ -1,0 +1,207 @@
+"""One forward pass a step for each adapter: a token for each decoding completion, and chunks of prompts, in one row without padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from ajet_local.batch import Batch
+from ajet_local.completion import Completion
+from ajet_local.kv_cache import KVLayout, Node, PrefixCache
+from ajet_local.sampling import sample
+from ajet_local.scheduler import Scheduler
+from ajet_local.seen import CachedFeatures
+from ajet_local.sight import Sight
+from ajet_local.slots import AHEAD, Slots
+
+
+class PackedScheduler(Scheduler):
+    """``cache_bytes`` bounds the memory of keys and values, in cache and slots together."""
+
+    def __init__(
+        self, model: Any, activate: Callable[[str | None], None], *, cache_bytes: int, **sizes: int
+    ) -> None:
+        super().__init__(model, activate, **sizes)
+        self.layout = KVLayout.of(model)
+        self.max_tokens = cache_bytes // (self.layout.layers * self.layout.layer_bytes)
+        """Maximum number of tokens with keys and values in memory."""
+        self.cache = PrefixCache(self.layout)
+        sight = Sight.of(model)
+        self.images = CachedFeatures(sight) if sight else None
+
+    @property
+    def held_tokens(self) -> int:
+        """Tokens with memory in cache and slots, including the slots that admitted completions will need to decode."""
+        lanes = self._lanes.values()
+        promised = sum(
+            _slot_tokens(node.end) * len(waiting) for lane in lanes for node, waiting in lane.pending.items()
+        )
+        return self.cache.tokens + promised + sum(lane.slots.tokens for lane in lanes)
+
+    def release(self) -> None:
+        """See `Scheduler.release`."""
+        self.restart()
+        for lane in self._lanes.values():
+            lane.slots.shrink()
+
+    def _clear(self) -> None:
+        for completion in self.running:
+            completion.node = None
+        self.cache.clear()
+        if self.images:
+            self.images.clear()
+        for lane in self._lanes.values():
+            lane.clear()
+
+    def _begin(self, completion: Completion, first: bool) -> bool:
+        adapter, ids = completion.request.adapter, completion.context()
+        if self.images:
+            self.images.admit(completion)
+        node = self.cache.find(adapter, ids)
+        self.cache.pin(node)
+        if not first and not self._make_room(len(ids) - node.end + _slot_tokens(len(ids))):
+            self.cache.unpin(node)
+            return False
+        if node.end < len(ids):
+            leaf = self.cache.add(node, ids[node.end :])
+            self.cache.pin(leaf)
+            self.cache.unpin(node)
+            node = leaf
+        completion.node = node
+        if adapter not in self._lanes:
+            self._lanes[adapter] = _Lane(self)
+        self._lanes[adapter].admit(completion)
+        return True
+
+    def _admit(self) -> None:
+        super()._admit()
+        for lane in self._lanes.values():
+            lane.slots.grow()
+
+    def _make_room(self, more: int) -> bool:
+        """Evict unused entries if necessary; return whether there is memory for ``more`` tokens."""
+        if self.held_tokens + more > self.max_tokens:
+            for lane in self._lanes.values():
+                lane.slots.shrink()
+            self.cache.evict(self.held_tokens + more - self.max_tokens)
+        return self.held_tokens + more <= self.max_tokens
+
+    def _release(self, gone: Collection[Completion]) -> None:
+        """Remove completions from the batch; their keys and values stay in the cache."""
+        for completion in gone:
+            self.running.remove(completion)
+            self._lanes[completion.request.adapter].release(completion)
+
+    def _step(self, adapter: str | None, lane: _Lane, version: int) -> None:
+        lane.step(version, adapter)
+
+
+class _Lane:
+    """The batch of one adapter."""
+
+    def __init__(self, scheduler: PackedScheduler) -> None:
+        self.scheduler = scheduler
+        self.cache = scheduler.cache
+        self.slots = Slots(scheduler.layout)
+        self.pending: dict[Node, list[Completion]] = {}
+        """The nodes where uncomputed contexts end, oldest first, each with the completions that wait for it."""
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.pending or self.slots.banks)
+
+    def admit(self, completion: Completion) -> None:
+        """Start a completion, whose node is already pinned."""
+        node = completion.node
+        assert node is not None
+        if node.ready:  # only logits are missing, so its last token is computed again
+            completion.length = node.end - 1
+            self.slots.join(completion)
+        else:
+            self.pending.setdefault(node, []).append(completion)
+
+    def release(self, completion: Completion) -> None:
+        """Stop a completion: cache what it computed, and drop the nodes that only it waited for."""
+        node, completion.node = completion.node, None
+        assert node is not None
+        if completion in self.slots:
+            end = node
+            if completion.length > node.end:
+                ids = completion.context()[node.end : completion.length]
+                end = self.cache.insert(node, ids, self.slots.own(completion, node.end))
+            self.slots.leave(completion)
+            self.cache.unpin(node)
+            self.cache.merge(end)
+            return
+        waiting = self.pending.get(node, [])
+        if completion in waiting:  # otherwise its first token was also its last
+            waiting.remove(completion)
+        self.cache.unpin(node)
+        while not node.ready and not node.users and not node.children:
+            assert node.parent is not None
+            self.pending.pop(node, None)
+            self.cache.remove(node)
+            node = node.parent
+
+    def clear(self) -> None:
+        """Drop all completions; the caller clears the cache."""
+        self.pending.clear()
+        self.slots.clear()
+
+    def step(self, version: int, adapter: str | None) -> None:
+        """Run one forward pass with the active adapter, and sample a token for each completion that gets logits."""
+        batch = Batch(self.slots.banks, self._chunks(), self.pending)
+        logits = batch.logits(self.scheduler.model, adapter, self.scheduler.images)
+        self.slots.advance()
+        for completion in batch.running:
+            completion.length += 1
+        for chunk in batch.chunks:
+            chunk.node.filled += chunk.count
+        self.pending = {node: waiting for node, waiting in self.pending.items() if not node.ready}
+        if not batch.answered:
+            return
+        drawn = sample(logits, [c.sampler for c in batch.answered])
+        for completion, one in zip(batch.answered, drawn, strict=True):
+            if completion.alive:
+                completion.add(one, version)
+        for completion in batch.answered[len(batch.running) :]:
+            assert completion.node is not None
+            if completion.alive:
+                completion.length = completion.node.end
+                self.slots.join(completion)
+
+    def _chunks(self) -> dict[Node, int]:
+        """How many tokens of which nodes the next pass computes, ancestors first. If not all fit, the oldest prompt gets
+        half of the tokens and the shortest ones the rest: no request waits forever, and few wait long."""
+        counts: dict[Node, int] = {}
+        left = self.scheduler.prefill_tokens
+        queue = list(self.pending)
+        if sum(map(_missing, queue)) > left:
+            left -= _take(queue[0], left // 2, counts)
+            queue = sorted(queue, key=_missing)
+        for node in queue:
+            left -= _take(node, left, counts)
+        return counts
+
+
+def _slot_tokens(length: int) -> int:
+    """Maximum number of tokens that a slot allocates for a context of ``length`` tokens."""
+    return 2 * (length + AHEAD)
+
+
+def _missing(node: Node) -> int:
+    """How many tokens of a node's path are not computed yet."""
+    return sum(len(part.ids) - part.filled for part in node.path())
+
+
+def _take(node: Node, most: int, counts: dict[Node, int]) -> int:
+    """Add up to ``most`` uncomputed tokens of a node's path to ``counts``; return how many."""
+    taken = 0
+    for part in reversed([*node.path()]):
+        missing = len(part.ids) - part.filled - counts.get(part, 0)
+        if count := min(missing, most - taken):
+            counts[part] = counts.get(part, 0) + count
+            taken += count
+        if count < missing:
+            break  # deeper nodes need all of this one
+    return taken
