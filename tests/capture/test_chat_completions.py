@@ -506,16 +506,18 @@ def test_an_earlier_reply_is_continued_by_its_id(bench, tokenizer) -> None:
     b = bench(ScriptedEngine(tokenizer, lambda r, p: "ok"))
     system = {"role": "system", "content": "Be brief."}
     with b.session() as session:
-        ask(b, session, messages=[system, *USER])
-        ask(b, session, messages=USER, after="r1")
-        ask(b, session, messages=[system, *USER], after="r1")
+        ask(b, session, messages=[system, *USER], instructed=True)
+        ask(b, session, messages=[system, *USER], instructed=True, after="r1")
+        ask(b, session, messages=[system, *USER], instructed=True, after="r1")
         ask(b, session, messages=USER, tools=[TOOL], after="r1")
         with pytest.raises(Refused, match="no earlier reply 'r9'"):
             ask(b, session, messages=USER, after="r9")
     lines = timelines(session.record.trained_calls)
     assert sorted(len(line.spans) for line in lines) == [1, 3], "other tools, other conversation"
-    assert [len(e.chat()) for e in session.record.exchanges] == [3, 5, 7, 9]
-    assert [m["role"] for m in session.record.exchanges[2].chat()].count("system") == 1
+    roles = ["".join(m["role"][0] for m in e.chat()) for e in session.record.exchanges]
+    assert roles[:3] == ["sua", "suaua", "suauaua"] and roles[3] == "uauauaua", (
+        "instructions do not carry over"
+    )
 
 
 def test_labels_and_target_patterns_choose_who_answers(bench, tokenizer, sdk) -> None:

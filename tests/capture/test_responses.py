@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from ajet.capture.wires import Refused
 from ajet.capture.wires.responses import Responses
+from ajet.testing import ScriptedEngine
 
 from .served import CALL, CALL_2, Served, events_of, identities, said
 
@@ -145,6 +146,11 @@ def test_tools_and_choices_are_those_of_chat_completions() -> None:
     assert not parse(tools=[TOOL]).one_call
 
 
+SYSTEM = {"role": "system", "content": "S"}
+DEVELOPER = {"role": "developer", "content": "D"}
+HI = {"role": "user", "content": "hi"}
+
+
 def test_the_other_parameters_are_read() -> None:
     request = parse(
         max_output_tokens=9,
@@ -246,3 +252,28 @@ def test_ids_of_our_replies_tell_turns_apart() -> None:
     assert turns(message("a", "msg_aa01_0"), message("b", "msg_bb02_0")) == [("a", 0), ("b", 0)]
     assert turns(message("a", "msg_aa01_0"), call(1) | {"id": "fc_bb02_0"}) == [("a", 0), (None, 1)]
     assert turns(message("a", "msg_aa01_0"), call(1) | {"id": "fc_aa01_1"}) == [("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "chat"),
+    [
+        ({"instructions": "A", "input": "hi"}, {"input": "more"}, ["hi", "ok", "more"]),
+        (
+            {"instructions": "A", "input": "hi"},
+            {"instructions": "B", "input": "more"},
+            ["B", "hi", "ok", "more"],
+        ),
+        ({"input": [SYSTEM, HI]}, {"instructions": "B", "input": "more"}, ["B", "S", "hi", "ok", "more"]),
+        ({"input": [SYSTEM, HI]}, {"input": [DEVELOPER, HI]}, ["S", "hi", "ok", "D", "hi"]),
+        ({"instructions": "A", "input": [SYSTEM, HI]}, {"input": "more"}, ["S", "hi", "ok", "more"]),
+    ],
+)
+def test_instructions_hold_for_one_request_and_items_stay(
+    bench: Any, tokenizer: Any, first: dict[str, Any], second: dict[str, Any], chat: list[str]
+) -> None:
+    b = bench(ScriptedEngine(tokenizer, lambda request, prompt: "ok"))
+    with b.session() as session:
+        client = openai.OpenAI(api_key=session.key, base_url="http://closed.invalid/v1", max_retries=0)
+        reply = client.responses.create(model="m", **first)
+        client.responses.create(model="m", previous_response_id=reply.id, **second)
+    assert [m["content"] for m in session.record.exchanges[-1].chat()[:-1]] == chat

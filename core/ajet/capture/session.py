@@ -283,8 +283,8 @@ class Session(Attempt):
         return Asked(self, request, agent, target, key, chat, tools, told, client_chat)
 
     def _messages(self, request: ChatRequest) -> tuple[Sequence[Mapping[str, Any]], int | None]:
-        """The whole chat, and the number of the call whose reply it names. A system message at the start of the new
-        messages replaces the one of the earlier chat, because each request has its own instructions."""
+        """The whole chat, and the number of the call whose reply it names. Each request has its own instructions; all else of the
+        earlier chat stays."""
         if request.after is None:
             return request.messages, None
         if request.after not in self._replies:
@@ -296,10 +296,9 @@ class Session(Attempt):
         choice, chat_end = self._replies[request.after]
         assert choice.asked.client_chat
         chat = as_sent(chat_end, choice.asked.client_chat.sent)
-        if request.messages and request.messages[0].get("role") in ("system", "developer"):
-            chat = chat[1:] if chat[0]["role"] == "system" else chat
-            return [request.messages[0], *chat, *request.messages[1:]], choice.call.number
-        return [*chat, *request.messages], choice.call.number
+        chat = chat[choice.asked.request.instructed :]
+        own = int(request.instructed)
+        return [*request.messages[:own], *chat, *request.messages[own:]], choice.call.number
 
     # ---------------------------------------------------------------- recording
 

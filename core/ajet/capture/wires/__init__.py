@@ -80,6 +80,9 @@ class ChatRequest:
     """Whether the answer continues the last message, which is the assistant's, instead of being a turn of its own."""
     after: str | None = None
     """Id of an earlier reply, whose chat the messages continue."""
+    instructed: bool = False
+    """Whether the first message is the request's own instructions, which hold for it alone: a request that continues its reply has
+    others, or none."""
     prompt: str | Sequence[int] | None = None
     """Text or token ids to continue, instead of messages."""
     left_out: Sequence[str] = ()

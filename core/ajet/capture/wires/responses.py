@@ -132,6 +132,7 @@ class Responses:
             json_schema=json_schema,
             continues=continues(data, _last_item(data)),
             after=_after(data),
+            instructed=bool(data.get("instructions")),
             left_out=faults.left_out,
             echo={k: data[k] for k in _ECHOED if k in data},
             own=tools.own,
