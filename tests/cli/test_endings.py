@@ -100,8 +100,11 @@ def alive(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_sigterm_ends_a_run_as_ctrl_c_does_with_its_agents_and_one_line(
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)],
+)
+def test_a_signal_ends_a_run_as_ctrl_c_does_with_its_agents_and_one_line(
     programs: Programs, number: int, code: int
 ) -> None:
     process = programs.start(
@@ -143,8 +146,8 @@ def test_a_crash_of_native_code_prints_where_it_happened(programs: Programs) -> 
 def test_a_forked_child_of_the_agent_ends_by_sigterm_as_it_would_without_us(tmp_path: Path) -> None:
     code = """
 import os, signal, time
-from ajet.cli import _sigterm_is_ctrl_c
-_sigterm_is_ctrl_c()
+from ajet.cli import _signals_are_ctrl_c
+_signals_are_ctrl_c()
 ready, tell = os.pipe()
 child = os.fork()
 if child == 0:

@@ -1,7 +1,7 @@
 """The program ``ajet``: builds the commands, and turns each failure into one line and an exit code.
 
 0 success · 1 the work failed · 2 the job, its flags or a plugin's fields are wrong · 3 compared models do not differ, or an
-alarm has ended the run · 130 Ctrl-C · 143 SIGTERM.
+alarm has ended the run · 130 Ctrl-C · 143 SIGTERM · 129 a closed terminal · 131 Ctrl-\\.
 
 Command modules import nothing at their top but typer, so that ``ajet --help`` is quick.
 """
@@ -47,7 +47,7 @@ from ajet.cli.unfinished import end_children, unfinished
 if TYPE_CHECKING:
     from ajet.types import AjetError
 
-INTERRUPTED, TERMINATED = 130, 143
+INTERRUPTED = 130
 SECONDS_TO_END = 10.0
 
 
@@ -55,7 +55,7 @@ def main() -> None:
     """The entry point."""
     _open_streams()
     faulthandler.enable()  # a crash of native code prints where it happened
-    terminated = _sigterm_is_ctrl_c()
+    ended_by = _signals_are_ctrl_c()
     code = 0
 
     def end_at_once() -> None:
@@ -71,9 +71,9 @@ def main() -> None:
     # Registered first, so called last: tearing down leftover tasks or threads would print tracebacks.
     atexit.register(end_what_is_left_behind)
     code = run_program(sys.argv[1:])
-    if code == INTERRUPTED and terminated.is_set():
-        code = TERMINATED
-    interrupted = code in (INTERRUPTED, TERMINATED)
+    interrupted = code == INTERRUPTED
+    if interrupted and ended_by:
+        code = 128 + ended_by[0]
 
     def end_without_the_rest() -> None:
         try:
@@ -102,22 +102,25 @@ def _open_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process lives
 
 
-def _sigterm_is_ctrl_c() -> threading.Event:
-    """Let SIGTERM end a command as Ctrl-C does: stop what it started and print how to resume. The event is set when
-    SIGTERM arrives."""
-    terminated, own = threading.Event(), os.getpid()
+def _signals_are_ctrl_c() -> list[int]:
+    """Let SIGTERM, SIGHUP (a closed terminal) and SIGQUIT end a command as Ctrl-C does: stop what it started and print how to resume.
+    The list gets the number of the signal."""
+    own = os.getpid()
+    ended: list[int] = []
 
-    def terminate(*_: object) -> None:
+    def terminate(number: int, _: object) -> None:
         if os.getpid() != own:  # a forked child of the user's agent keeps its own behaviour
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.raise_signal(signal.SIGTERM)
-        terminated.set()
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        ended.append(number)
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job of a shell
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
-    signal.signal(signal.SIGTERM, terminate)
-    return terminated
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP
+            signal.signal(number, terminate)
+    return ended
 
 
 def _left_behind() -> bool:
