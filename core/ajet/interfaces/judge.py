@@ -75,6 +75,11 @@ def given(verdict: JudgeOutput | Exception | None) -> JudgeOutput:
     return verdict
 
 
+def rounded(reward: float) -> float:
+    """A reward to 12 digits, as episodes keep it: sums that differ only by how floats were added (0.1 + 0.2, 0.3) are one reward."""
+    return round(float(f"{reward:.12g}"), 12)
+
+
 OF_TRAINER = {"self", "completion_ids", "trainer_state", "log_extra", "log_metric"}
 """What TRL's trainer gives a reward function that asks for it, besides prompts, completions and the columns of the data."""
 

@@ -15,7 +15,7 @@ from ajet.capture.context import passthrough
 from ajet.capture.judge_calls import JudgeCall, JudgeCalls, keeping
 from ajet.capture.process.printed import printed_by_episode
 from ajet.capture.replies import Replies
-from ajet.interfaces.judge import GroupJudge, Judge, RewardFromWorkflow
+from ajet.interfaces.judge import GroupJudge, Judge, RewardFromWorkflow, rounded
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.failures import Failure, FailureKind, judge_failure
@@ -296,4 +296,4 @@ def _finite(what: str, value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{what} is {number}, which is not a finite number")
-    return number
+    return rounded(number)

@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from ajet import EpisodeView, GroupJudge, Judge, JudgeOutput, Settings, Task, WorkflowOutput
 from ajet.interfaces.helpers import called
+from ajet.interfaces.judge import rounded
 
 
 class Part(Settings):
@@ -162,6 +163,6 @@ class _Sum:
         if self._closed:
             return JudgeOutput(closed, False, self._metrics)
         success = all(self._successes) if self._successes else None
-        return JudgeOutput(
-            self._reward, success, self._metrics, self._rewards, call_rewards=self._call_rewards
-        )
+        rewards = {name: rounded(reward) for name, reward in self._rewards.items()}
+        calls = {place: rounded(reward) for place, reward in self._call_rewards.items()}
+        return JudgeOutput(rounded(self._reward), success, self._metrics, rewards, call_rewards=calls)

@@ -60,6 +60,14 @@ def judged(judge: Judge, response: Any) -> JudgeOutput:
     return asyncio.run(judge.judge(TASK, WorkflowOutput(response=response), view))
 
 
+def test_sums_that_differ_only_by_how_floats_are_added_are_one_reward() -> None:
+    weights = {"a": 0.1, "b": 0.2, "c": 0.3}
+    judge = Combine(parts={k: Part(judge=Contains(answer=k), weight=w) for k, w in weights.items()})
+    task, view = Task("t", metadata={"a": "x", "b": "y", "c": "z"}), EpisodeView("e", "t", 0, 0)
+    got = [asyncio.run(judge.judge(task, WorkflowOutput(response=r), view)).reward for r in ("x y", "z", "")]
+    assert got == [0.3, 0.3, 0.0]
+
+
 def test_the_reward_is_the_weighted_sum_and_each_part_is_told() -> None:
     judge = Combine(parts={"right": Part(judge=Contains()), "length": Part(judge=Length(), weight=-0.5)})
     verdict = judged(judge, "it is 5")
