@@ -105,6 +105,13 @@ def test_each_episode_is_told_with_its_verdict_reward_calls_and_response(debuggi
     assert debugging.told("4 episodes, reward 0.500, failures: none")
 
 
+def test_what_a_model_says_cannot_control_the_terminal(debugging: Debugging) -> None:
+    (debugging.folder / "script.yaml").write_text('- {say: "\\e]0;title\\a\\e[2J"}\n')
+    debugging.run()
+    said = "\n".join(debugging.lines.said)
+    assert "\x1b" not in said and "\x07" not in said and "\\x1b]0;title" in said
+
+
 def test_every_episode_is_in_the_journal_of_the_run_folder(debugging: Debugging) -> None:
     result = debugging.run()
     lines = list(live_lines(result.run_dir / JOURNAL))

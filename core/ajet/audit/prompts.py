@@ -31,7 +31,9 @@ class Prompts:
         self._variables = dict(variables)
         self._forms = list(_FORMS)
         try:
-            self._tokenizer = import_module("transformers").AutoTokenizer.from_pretrained(str(folder))
+            self._tokenizer = import_module("transformers").AutoTokenizer.from_pretrained(
+                str(folder), trust_remote_code=False
+            )
         except ImportError:
             self.missing = "transformers is not installed (pip install transformers)"
         except Exception as error:  # of the library, for files that it cannot read

@@ -129,15 +129,16 @@ def _below(key: str, sections: Sequence[str]) -> bool:
 
 def describe(episode: Episode) -> str:
     """One line: how an episode ended."""
+    from ajet.reports.token_text import readable
+
+    name = readable(episode.plan.id)
     if episode.failure:
-        return f"FAIL  {episode.plan.id}  {episode.failure}: {episode.error}"
+        return f"FAIL  {name}  {readable(f'{episode.failure}: {episode.error}')}"
     verdict = {True: "pass", False: "miss", None: "done"}[episode.is_success]
     tokens = sum(len(c.generation.token_ids) for c in episode.record.calls)
-    response = " ".join(str(episode.output.response).split())[:80]
+    response = readable(" ".join(str(episode.output.response).split())[:80])
     calls = episode.record.answered
-    return (
-        f"{verdict}  {episode.plan.id}  reward {episode.reward:g}  {calls} calls  {tokens} tokens  {response}"
-    )
+    return f"{verdict}  {name}  reward {episode.reward:g}  {calls} calls  {tokens} tokens  {response}"
 
 
 def describe_batch(job: Job, episodes: Sequence[Episode], metrics: Metrics) -> list[str]:

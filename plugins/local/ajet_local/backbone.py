@@ -566,7 +566,7 @@ def _described(model: str) -> Shape:
     from ajet_local.modeling import first_line
 
     try:
-        return shape_of_config(AutoConfig.from_pretrained(model))
+        return shape_of_config(AutoConfig.from_pretrained(model, trust_remote_code=False))
     except (OSError, ValueError) as error:
         raise ConfigError(f"model {model}", f"{first_line(error)}. Check the path or the Hub id.") from error
 
@@ -693,6 +693,6 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
         from ajet_local.support import support_of
 
         try:
-            return support_of(AutoConfig.from_pretrained(str(_base(model))))
+            return support_of(AutoConfig.from_pretrained(str(_base(model)), trust_remote_code=False))
         except AjetError as error:
             return {"engine": str(error)}

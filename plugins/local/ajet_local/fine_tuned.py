@@ -81,7 +81,9 @@ class FineTuned(Recipe):
 
         tokenizer, model_type = load_tokenizer(base)
         chat = make_chat(tokenizer, model_type)
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_pretrained(
+            base, dtype=torch.float32, trust_remote_code=False
+        ).eval()
         if self.frozen:
             model.get_input_embeddings().requires_grad_(False)
             for layer in model.model.layers[: self.frozen]:

@@ -65,7 +65,9 @@ def convert(file: Path, folder: Path) -> str:
     try:
         with redirect_stderr(StringIO()):  # a bar of its own
             content = GGUFReader(file)
-            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+            tokenizer = AutoTokenizer.from_pretrained(
+                file.parent, gguf_file=file.name, trust_remote_code=False
+            )
             read, report = AutoModelForCausalLM.from_pretrained(
                 file.parent,
                 gguf_file=file.name,
@@ -73,6 +75,7 @@ def convert(file: Path, folder: Path) -> str:
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # they are told below
                 **dequantizing,
+                trust_remote_code=False,
             )
     except Exception as error:  # of three libraries, on any file
         raise _unreadable(file, first_line(error)) from error

@@ -32,7 +32,7 @@ MOST_FREED = 1 << 28
 def shape_of(source: str | Path) -> Shape:
     """The shape of a model of any architecture, without its weights. Raises AjetError if there is no such model."""
     try:
-        config = AutoConfig.from_pretrained(checked_source(source))
+        config = AutoConfig.from_pretrained(checked_source(source), trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise AjetError(f"model {source}", f"{first_line(error)}. Check the path or the Hub id.") from error
     return shape_of_config(config)

@@ -66,10 +66,10 @@ def load_model(
     # A quantized model cannot be moved: it is made on its device.
     quantized = {"quantization_config": nf4(dtype), "device_map": {"": device}} if four_bits else {}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        config = AutoConfig.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         check_kernels(source, config)
-        model = model_class(config).from_pretrained(source, dtype=dtype, **quantized)
+        model = model_class(config).from_pretrained(source, dtype=dtype, **quantized, trust_remote_code=False)
     except (OSError, ValueError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
         raise AjetError(f"model {source}", f"{first_line(error)}. Check the path or the Hub id.") from error
     setattr(model, ATTRIBUTE, vision_of(source, tokenizer))
@@ -90,7 +90,10 @@ def reads_images(source: str | Path) -> bool:
     """Whether a model folder or Hugging Face id is a model that reads images. Raises AjetError if it has no config."""
     name = checked_source(str(source))
     try:
-        return model_class(AutoConfig.from_pretrained(name)) is AutoModelForImageTextToText
+        return (
+            model_class(AutoConfig.from_pretrained(name, trust_remote_code=False))
+            is AutoModelForImageTextToText
+        )
     except (OSError, ValueError) as error:
         raise AjetError(f"model {name}", f"{first_line(error)}. Check the path or the Hub id.") from error
 
@@ -110,7 +113,9 @@ def load_tokenizer(name: str | Path) -> tuple[Any, str]:
     source = str(folder) if folder.is_dir() else str(name)
     check_available(source)
     try:
-        return AutoTokenizer.from_pretrained(source), str(AutoConfig.from_pretrained(source).model_type)
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False), str(
+            AutoConfig.from_pretrained(source, trust_remote_code=False).model_type
+        )
     except (OSError, ValueError) as error:
         raise AjetError(f"model {source}", f"{first_line(error)}. Check the path or the Hub id.") from error
 

@@ -21,7 +21,7 @@ def vision_of(source: str, tokenizer: Any) -> Vision | None:
     """The vision of a model folder or Hugging Face id; None if the model reads only text, and, after one line that says so, if
     there is no processor. Its processor gets ``tokenizer``. Raises AjetError for a processor that cannot be loaded."""
     try:
-        config = AutoConfig.from_pretrained(source)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         if not hasattr(config, "vision_config"):
             return None
         if not any(has_file(source, name) for name in _FILES):
@@ -30,7 +30,9 @@ def vision_of(source: str, tokenizer: Any) -> Vision | None:
                 "For images, save the processor there with its method save_pretrained."
             )
             return None
-        processor = images_only(_processor_class(config.model_type)).from_pretrained(source, backend="pil")
+        processor = images_only(_processor_class(config.model_type)).from_pretrained(
+            source, backend="pil", trust_remote_code=False
+        )
     except (OSError, ValueError, ImportError, TypeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise AjetError(

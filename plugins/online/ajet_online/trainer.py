@@ -326,13 +326,13 @@ class OnlineTrainer:
     def _config(self) -> Any:
         from transformers import AutoConfig
 
-        return AutoConfig.from_pretrained(self._source)
+        return AutoConfig.from_pretrained(self._source, trust_remote_code=False)
 
     @cached_property
     def _chat(self) -> Chat:
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(self._source)
+        tokenizer = AutoTokenizer.from_pretrained(self._source, trust_remote_code=False)
         return make_chat(tokenizer, self._config.model_type, self.job.config.rollout)
 
     @cached_property

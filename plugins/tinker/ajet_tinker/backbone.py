@@ -74,11 +74,15 @@ class AtTinker(Plugin):
         folder = Path(model).expanduser()
         try:
             if folder.is_dir():
-                tokenizer = AutoTokenizer.from_pretrained(folder)
-                return tokenizer, saved.model_type if saved else AutoConfig.from_pretrained(folder).model_type
+                tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+                return tokenizer, saved.model_type if saved else AutoConfig.from_pretrained(
+                    folder, trust_remote_code=False
+                ).model_type
             asked = service or Service(self.base_url, self.timeout)
             tokenizer = asked.sampler(base_model=self.named(model, saved)).get_tokenizer()
-            return tokenizer, AutoConfig.from_pretrained(tokenizer.name_or_path).model_type
+            return tokenizer, AutoConfig.from_pretrained(
+                tokenizer.name_or_path, trust_remote_code=False
+            ).model_type
         except (OSError, ValueError) as error:
             line = str(error).strip().splitlines()[0]
             raise AjetError(

@@ -192,7 +192,7 @@ class TrinityTrainer:
         from transformers import AutoConfig
 
         path.mkdir(parents=True, exist_ok=True)
-        AutoConfig.from_pretrained(self.model).save_pretrained(path)
+        AutoConfig.from_pretrained(self.model, trust_remote_code=False).save_pretrained(path)
         self.engine.tokenizer.save_pretrained(path)
         if config := generation_config(str(self.model)):  # it names tokens that end an answer
             shutil.copyfile(config, path / config.name)

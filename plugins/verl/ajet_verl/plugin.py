@@ -113,4 +113,6 @@ class Verl(VerlSettings):
 def _load(model: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    return AutoModelForCausalLM.from_pretrained(model, dtype="auto"), AutoTokenizer.from_pretrained(model)
+    return AutoModelForCausalLM.from_pretrained(
+        model, dtype="auto", trust_remote_code=False
+    ), AutoTokenizer.from_pretrained(model, trust_remote_code=False)

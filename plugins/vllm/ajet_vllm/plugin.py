@@ -197,7 +197,9 @@ class VLLMEnginePlugin(EnginePlugin):
             raise AjetError(f"engine vllm: there is no folder {model}. Check the path given as `model`.")
         model = model_source(model, seed, Silent())
         try:
-            return AutoTokenizer.from_pretrained(model), AutoConfig.from_pretrained(model).model_type
+            return AutoTokenizer.from_pretrained(model, trust_remote_code=False), AutoConfig.from_pretrained(
+                model, trust_remote_code=False
+            ).model_type
         except (OSError, ValueError) as error:
             raise AjetError(
                 f"engine vllm: {model}: {_first_line(error)}. Check the path or the Hub id."

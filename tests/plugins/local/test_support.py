@@ -1,5 +1,9 @@
 """What the local backbone says of an architecture, and of installed packages that break one."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,10 +13,38 @@ from transformers import AutoConfig, AutoModelForCausalLM, Lfm2Config, Qwen3Conf
 import ajet_local  # noqa: E402
 from ajet.types import AjetError  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
-from ajet_local.modeling import load_model  # noqa: E402
+from ajet_local.modeling import load_model, load_tokenizer  # noqa: E402
 from ajet_local.support import support_of  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
 from tests.pages import page, tool  # noqa: E402
+
+
+def test_python_code_in_a_model_s_folder_does_not_run_and_nobody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoTokenizer": "evil.Config"}}
+    for name in ("config.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text(json.dumps(about))
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: pass\n")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("somebody was asked"))
+    for load in (load_tokenizer, lambda folder: load_model(str(folder), "cpu", "float32")):
+        with pytest.raises(AjetError):
+            load(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_no_model_is_loaded_without_a_word_on_its_code() -> None:
+    """transformers asks on a terminal, if nothing is said."""
+    loading = re.compile(r"\bAuto\w*\.from_pretrained\([^()]*(\([^()]*\)[^()]*)*\)")
+    root = Path(__file__).parents[3]
+    found = [
+        f"{path.relative_to(root)}: {match[0]}"
+        for where in ("core", "plugins")
+        for path in (root / where).rglob("*.py")
+        for match in loading.finditer(path.read_text())
+        if "trust" not in match[0]
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize(

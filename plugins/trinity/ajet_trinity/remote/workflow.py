@@ -76,8 +76,8 @@ class AgentWorkflow(Workflow):
             self.model.api_address,
             self.model.api_key,
             model,
-            AutoTokenizer.from_pretrained(model),
-            AutoConfig.from_pretrained(model).model_type,
+            AutoTokenizer.from_pretrained(model, trust_remote_code=False),
+            AutoConfig.from_pretrained(model, trust_remote_code=False).model_type,
             config.max_model_len,
         )
 
