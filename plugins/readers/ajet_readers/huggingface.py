@@ -15,15 +15,18 @@ from ajet import ConfigError
 from ajet.interfaces.base import PathOrName
 from ajet_readers.extras import needs
 from ajet_readers.records import RecordReader
+from ajet_readers.text_files import rows_of, text_files
 
-_BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
+_BUILDERS = {".parquet": "parquet", ".arrow": "arrow"}
+_FORMATS = (*_BUILDERS, ".json", ".jsonl", ".csv")
 
 
 class HuggingFace(RecordReader):
     """Records of a data set, through the library `datasets`.
 
     ``path`` is a data set's id on the hub, a folder, or one Parquet, JSON, CSV or Arrow file. A folder holds what
-    ``save_to_disk`` wrote, or files named by their splits (train.parquet, test.jsonl, …). Dates become text. Values
+    ``save_to_disk`` wrote, or files named by their splits (train.parquet, test.jsonl, …). CSV and JSON files on this machine are read
+    as they stand there: cells of CSV are text, 007 as well as NA. Dates of other files become text. Values
     that JSON cannot represent (images, bytes) are an error, unless ``columns`` leaves them out.
     """
 
@@ -44,7 +47,9 @@ class HuggingFace(RecordReader):
         """(path[split] row n, row) of each row."""
         try:
             rows = self._load()
-            if self.columns is not None:
+            if self.columns is not None and isinstance(rows, list):
+                rows = [{name: row[name] for name in self.columns} for row in rows]
+            elif self.columns is not None:
                 rows = rows.select_columns(list(self.columns))
             for number, row in enumerate(rows):
                 yield f"{self.path}[{self.split}] row {number}", row
@@ -79,15 +84,23 @@ class HuggingFace(RecordReader):
                     f"{self.path}: no split {self.split!r}; it has {', '.join(map(repr, saved))}. Set the reader's `split`."
                 )
             return saved[self.split]
+        name = self.split.partition("[")[0]
+        if texts := text_files(local, name):
+            found = [row for file in texts for row in rows_of(file)]
+            parts = datasets.ReadInstruction.from_spec(self.split).to_absolute({name: len(found)})
+            chosen = [row for part in parts for row in found[part.from_ : part.to]]
+            if not chosen:
+                raise ConfigError(f"{self._place()}: the split corresponds to no data.")
+            return chosen
         if local.is_file():
-            builder = _BUILDERS.get(local.with_suffix("").suffix if local.suffix == ".gz" else local.suffix)
+            builder = _BUILDERS.get(local.suffix)
             if builder is None:
                 raise ConfigError(
-                    f"{self.path}: {local.suffix or 'no suffix'} is not a format of `huggingface`; it reads {', '.join(_BUILDERS)}."
+                    f"{self.path}: {local.suffix or 'no suffix'} is not a format of `huggingface`; it reads {', '.join(_FORMATS)}."
                 )
             files: dict[str, Any] = {
                 "path": builder,
-                "data_files": {self.split.partition("[")[0]: str(local)},
+                "data_files": {name: str(local)},
             }
         else:
             files = {"path": self.path, "name": self.subset, "revision": self.revision}

@@ -184,3 +184,21 @@ def test_in_a_job_a_relative_folder_belongs_to_the_job_and_a_hub_id_stays(folder
         assert isinstance(reader, HuggingFace) and reader.path == expected
         task = Paths(load_plugins(), layers).job(layers.job()).task
         assert task and task.reader["path"] == expected
+
+
+CELLS = ["007", "2", "", "True", "NA", "null", "2024-03-05", "2024-03-05T10:00:00Z", "1e3"]
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "train.csv", "rows.jsonl", "rows.json", "rows.csv.gz"])
+def test_answers_of_text_files_are_what_stands_there(tmp_path: Path, name: str) -> None:
+    answers: list[Any] = CELLS if "csv" in name else [*CELLS, 1, 2.5, True]
+    rows = [{"id": str(i), "query": "q", "answer": answer} for i, answer in enumerate(answers)]
+    if "csv" in name:
+        text = "id,query,answer\r\n" + "".join(f"{r['id']},q,{r['answer']}\r\n" for r in rows)
+    else:
+        text = "".join(f"{json.dumps(row)}\n" for row in rows) if name == "rows.jsonl" else json.dumps(rows)
+    data = text.encode("utf-8-sig")
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    reader = HuggingFace(path=str(tmp_path if name == "train.csv" else tmp_path / name))
+    found = [task.metadata["answer"] for task in reader.tasks()]
+    assert found == answers and list(map(type, found)) == list(map(type, answers))
