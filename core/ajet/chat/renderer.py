@@ -30,7 +30,7 @@ from ajet.chat.harmony import find_harmony
 from ajet.chat.library import ByRenderer, find_renderer
 from ajet.chat.messages import canonical_tool_arguments, spoken, thoughts
 from ajet.chat.reading import FoundReader, find_reader
-from ajet.chat.shape import Prober, Shape, written
+from ajet.chat.shape import THINK, Prober, Shape, written
 from ajet.chat.streaming import Reader
 from ajet.chat.template import QUESTION, STUB_CALL, STUB_RESULT, STUB_TOOL, Template, check_variables, given
 from ajet.chat.texts import without_header
@@ -133,9 +133,8 @@ class Chat:
         control = self._format.control
         folder = getattr(tokenizer, "name_or_path", "") or "/"
         known_stops = [*_eos(tokenizer), *generation_stops(Path(folder, "generation_config.json")), *stops]
-        added = (str(token.content) for token in tokenizer.added_tokens_decoder.values())
-        known = " ".join([str(getattr(tokenizer, "chat_template", None) or ""), *added])
-        prober = Prober(self._format, control, known, set(map(self.text_of, known_stops)))
+        source = str(getattr(tokenizer, "chat_template", None) or "")
+        prober = Prober(self._format, control, source, set(map(self.text_of, known_stops)))
         self._shape: Shape = prober.shape()
         ids = [tokenizer.convert_tokens_to_ids(token) for token in self._shape.stop_tokens()]
         self.stop_token_ids: tuple[int, ...] = tuple(
@@ -145,6 +144,7 @@ class Chat:
         self._only_last = frozenset(map(tokenizer.convert_tokens_to_ids, self._shape.only_last()))
         self._harmony = find_harmony(tokenizer, self._shape, self.stop_token_ids)
         self._found = FoundReader(None, "text, as rollout.tool_calls says")
+        added = {str(token.content) for token in tokenizer.added_tokens_decoder.values()}
         if self._harmony:
             self._answers: Answers = self._harmony
             self.stop_token_ids = self._harmony.stop_token_ids
@@ -152,7 +152,10 @@ class Chat:
         else:
             if reads_calls:
                 self._found = self._find_reader(call_example, control)
-            self._answers = self._marked(self._shape, self._found.reader)
+            # A model may think though its chat template never writes a thought.
+            thinks = not self._shape.thoughts and added.issuperset(THINK)
+            shape = replace(self._shape, thoughts=THINK) if thinks else self._shape
+            self._answers = self._marked(shape, self._found.reader)
         self._text = self._marked(replace(self._shape, thoughts=None, said=("", "")), None)
         self._continuing = Continuing(self._format, self._shape)
         self._rendered: dict[bytes, tuple[Int32, Written]] = {}

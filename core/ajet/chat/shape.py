@@ -20,6 +20,8 @@ from ajet.types import AjetError
 Message = Mapping[str, Any]
 
 _AGAIN = {"role": "user", "content": "b"}
+THINK = ("<think>", "</think>")
+"""What many models write around thoughts."""
 _TAG = re.compile(r"(?:<[^<>]*>|\[/?[A-Z_]+\])[^<>\[\]]*\Z")
 """The last tag of a text, and what follows it."""
 
@@ -102,13 +104,12 @@ class Shape:
 
 
 class Prober:
-    """Renders stub chats; a chat that the format refuses is an empty text. ``known`` are the template's source and the added
-    tokens, ``stops`` tokens that end answers."""
+    """Renders stub chats; a chat that the format refuses is an empty text."""
 
     def __init__(
-        self, format: ChatFormat, control: re.Pattern[str], known: str = "", stops: Collection[str] = ()
+        self, format: ChatFormat, control: re.Pattern[str], source: str = "", stops: Collection[str] = ()
     ) -> None:
-        self._format, self.control, self._known, self._stops = format, control, known, stops
+        self._format, self.control, self._source, self._stops = format, control, source, stops
         self.header = self.written([QUESTION], generate=True)
 
     def written(
@@ -216,10 +217,9 @@ class Prober:
         return (before[tokens[-1] :] if tokens else tag[0] if tag else "").strip()
 
     def _thoughts_in_text(self) -> tuple[str, str] | None:
-        """``<think>`` where the template's source or the vocabulary has it, or the format takes it out of the text of an
-        earlier answer."""
-        markers = "<think>", "</think>"
-        if self.header.rstrip().endswith(markers[0]) or all(marker in self._known for marker in markers):
+        """``<think>`` where the template's source has it, or the format takes it out of the text of an earlier answer."""
+        markers = THINK
+        if self.header.rstrip().endswith(markers[0]) or all(marker in self._source for marker in markers):
             return markers
         inline = {"role": "assistant", "content": f"<think>\n{THOUGHT}\n</think>\n\n{SAID}"}
         text = self.written([QUESTION, inline, _AGAIN])
