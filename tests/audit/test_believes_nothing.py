@@ -47,6 +47,10 @@ def resumed(runs: Runs, **settings: Any) -> Path:
     return runs.run(once, judged, steps=4, first_step=3, **settings)
 
 
+def equal_for_some(task: Task, output: Any, episode: Any) -> float:
+    return 1.0 if int(task.id[1:]) % 2 else float(episode.member)
+
+
 FAILING: Any = {"rollout": {"retries": 1, "group_size": 3, "concurrency": 1}}
 KINDS: dict[str, Callable[[Runs], Path]] = {
     "plain": lambda runs: runs.run(mini_batches=2),
@@ -57,6 +61,8 @@ KINDS: dict[str, Callable[[Runs], Path]] = {
     ),
     "adapters": lambda runs: runs.run(target_keys=TWO),
     "resumed": resumed,
+    "replaced": lambda runs: runs.run(once, equal_for_some, dynamic_sampling=3.0),
+    "asynchronous": lambda runs: runs.run(once, judged, asynchronous=True, max_staleness=1, steps=3),
 }
 
 
@@ -422,6 +428,11 @@ FAULTS: dict[str, tuple[str, Callable[[Files], Any], str]] = {
         partial(excluded_as, "luck"),
         "excluded as luck, but no such rule",
     ),
+    "a group of equal rewards in the batch": (
+        "replaced",
+        lambda f: [line.update(reward=1.0) for line in f.own if line["id"].startswith(first(f)[:4])],
+        "but the rewards of its group are equal",
+    ),
     # targets and adapters
     "the adapters of all rows swapped": (
         "adapters",
@@ -462,6 +473,16 @@ FAULTS: dict[str, tuple[str, Callable[[Files], Any], str]] = {
         "sampled by weight version 2",
     ),
     "a version that no step made": ("plain", version_of_a_step, "it ended with weight version"),
+    "tokens older than the job allows": (
+        "asynchronous",
+        partial(setting, "train", "max_staleness", 0),
+        "sampled by weight version 0",
+    ),
+    "an asynchronous run that says it is not": (
+        "asynchronous",
+        partial(setting, "train", "asynchronous", False),
+        "sampled by weight version 0",
+    ),
     # forks
     "calls marked as replayed outside of forks": ("plain", all_replayed, "but its episode is not a fork"),
     "a fork that left its parent elsewhere": ("forks", partial(fork_of, calls=3), "its parent"),

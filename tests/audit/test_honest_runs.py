@@ -20,7 +20,7 @@ from ajet.learning.filters import DiscardedAttempts, OverLong, Repetition, Unuse
 from ajet.types import Task
 from tests.audit.conftest import CLIENT, TOOL, Runs, ask, audited, everything, judged
 from tests.audit.test_audit import good, once, summed_up, titled
-from tests.audit.test_believes_nothing import FAILING, TWO, resumed, shaky
+from tests.audit.test_believes_nothing import FAILING, TWO, equal_for_some, resumed, shaky
 from tests.audit.test_call_credit import by_call
 from tests.audit.test_forks import FORKED, by_member, steady, talk, varied
 
@@ -94,10 +94,6 @@ def with_a_random_tool() -> Any:
         return await talk(task, lambda: "go on" if next(drawn) % 5 else f"drawn {next(drawn)}")
 
     return run
-
-
-def equal_for_some(task: Task, output: Any, episode: Any) -> float:
-    return 1.0 if int(task.id[1:]) % 2 else float(episode.member)
 
 
 def in_two_parts(runs: Runs, **settings: Any) -> Path:

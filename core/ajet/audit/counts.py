@@ -56,7 +56,7 @@ def wrong_groups(
     if len(groups) != wanted if folder.setting("train.dynamic_sampling", 1) == 1 else len(groups) < wanted:
         wrong(f"it has {len(groups)} groups, but train.batch_size is {wanted}")
     for name, number in numbers.items():
-        if (found := _TRAINED.fullmatch(name)) and int(found[2]) != number:
+        if (parts := _TRAINED.fullmatch(name)) and int(parts[2]) != number:
             wrong(f"episode {name}: it counts in group {number}")
 
 

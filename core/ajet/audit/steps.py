@@ -200,18 +200,14 @@ class Audit:
 
     def _versions(self, wrong: _Told, episodes: Sequence[Episode], record: Step, step: int) -> None:
         """Compare the weight versions of its tokens with the one that learned from them."""
-        published = {s: self.folder.metrics.get(s, {}).get("weight_version") for s in (step - 1, step)}
-        if None not in published.values() and published[step] != published[step - 1] + 1:
-            wrong(
-                f"it ended with weight version {published[step]:g}, and the step before with {published[step - 1]:g}"
-            )
-        if self.is_verl or published[step] is None:
+        before, published = (self.folder.metrics.get(s, {}).get("weight_version") for s in (step - 1, step))
+        if before is not None and published is not None and published != before + 1:
+            wrong(f"it ended with weight version {published:g}, and the step before with {before:g}")
+        if self.is_verl or published is None:
             return
-        learning = int(published[step]) - 1
-        oldest = learning - bool(self.folder.setting("train.asynchronous"))
-        if not self.folder.is_loop:  # a loop of the user's trains episodes when it likes
-            bound = self.folder.setting("train.max_staleness")
-            oldest = 0 if bound is None else learning - bound
+        learning, bound = int(published) - 1, self.folder.setting("train.max_staleness")
+        bounds = [bool(self.folder.setting("train.asynchronous"))] if self.folder.is_loop else []
+        oldest = learning - min([*bounds, learning if bound is None else bound])
         stale = record.episodes_left_out.get("stale", ())
         for episode in episodes:
             for call in episode.calls.values() if "given" in episode.line and episode.id not in stale else ():
@@ -233,17 +229,23 @@ class Audit:
         """Compare the numbers of episodes, groups and tokens with metrics.jsonl and the job."""
         spare = record.episodes_left_out.get("oversampled", ())
         complete = [episode for episode in episodes if episode.id not in spare]
+        by_id = {episode.id: episode for episode in complete}
         if metrics:
             counts.wrong_metrics(metrics, [counts.figures(e) for e in complete], wrong)
             found = len(set(record.groups.values()))
             if metrics.get("groups", found) != found:
                 wrong(f"metrics.jsonl says groups {metrics['groups']:g}, but its batch has {found}")
+        groups: dict[str, list[Episode]] = {}
+        for episode in complete:
+            groups.setdefault(episode.group, []).append(episode)
+        if self.folder.setting("train.dynamic_sampling", 1) > 1:
+            differing = {name for name, group in groups.items() if _rewards_differ(group)}
+            equal = [n for n in record.groups if n in by_id and by_id[n].group not in differing]
+            if differing and equal:
+                wrong(f"episode {equal[0]}: it is in the batch, but the rewards of its group are equal")
         before = sum("given" not in episode.line for episode in complete)
         self.recorded += before
         if self.folder.is_loop and not before and step >= self.folder.since:
-            groups: dict[str, list[Episode]] = {}
-            for episode in complete:
-                groups.setdefault(episode.group, []).append(episode)
             counts.wrong_groups(self.folder, groups, record.groups, wrong)
 
     def _row(
