@@ -229,7 +229,7 @@ def test_a_run_that_ruined_its_model_is_no_success_and_names_the_checkpoint_to_g
         ajet.run(workflow=agent, judge=collapses, **training)
     assert "step_000001), with a lower train.learning_rate" in str(found.value)
     (warned,) = [line for line in caplog.messages if "collapsed" in line]
-    assert warned.startswith("step 2: ")
+    assert warned.startswith("step 3: ")
 
 
 def test_an_alarm_ends_a_run_that_asks_for_it_and_the_verdict_has_it(

@@ -13,8 +13,8 @@ from ajet.rollout.checkpoints import checkpoints, step_of
 from ajet.types import Metrics
 
 RARE = 0.01
-"""Equal groups in a row that are less probable than this over the square of the steps so far are a collapse. As they may begin at any
-step, all steps together then find one in a healthy run with a probability below this."""
+"""Equal groups in a row that are less probable than this are suspect, and over the square of the steps so far a collapse: as they may
+begin at any step, all steps together then find one in a healthy run with a probability below this."""
 
 
 class CollapseCheck:
@@ -33,7 +33,7 @@ class CollapseCheck:
 
     def found(self) -> str:
         """The collapse in words; "" if there is none."""
-        if not self.since or not self._is_rare():
+        if not self.since or self._probability() >= RARE / self._steps**2:
             return ""
         before = self._rewards_before / self._before
         return (
@@ -41,15 +41,18 @@ class CollapseCheck:
             f"{self.reward:g}, after a mean of {before:.3g}, so nothing is learned"
         )
 
-    def _is_rare(self) -> bool:
-        """Whether so many groups with equal rewards in a row are improbable at the share of such groups before, by Laplace's rule
-        of succession, which allows for how little a few groups say of that share."""
+    def is_suspected(self) -> bool:
+        """Whether the rewards may have collapsed, so that no checkpoint should take the place of an earlier one."""
+        return bool(self.since) and self._probability() < RARE
+
+    def _probability(self) -> float:
+        """Of so many groups with equal rewards in a row at the share of such groups before, by Laplace's rule of succession, which
+        allows for how little a few groups say of that share."""
         equal, before = self._equal_before + 1, self._before + 2
         lgamma = math.lgamma
-        succession = math.exp(
+        return math.exp(
             lgamma(equal + self._equal) - lgamma(equal) - lgamma(before + self._equal) + lgamma(before)
         )
-        return succession < RARE / self._steps**2
 
     def ruined(self, after: Metrics, run_dir: Path, learning_rate: float) -> str:
         """How training has ruined the model, as far as rewards show, and the remedy; "" if it has not. ``after`` are the metrics

@@ -132,7 +132,7 @@ async def _train(loop: Loop, ahead: _Ahead, saving: _Saving, first_step: int) ->
             log.warning("%s", alarm.line)
         is_best = settings.keep_best and recorder.beats_all(state.get("validation_reward"))
         regular = (
-            step % settings.save_every == 0 and not alarms.collapse.found()
+            step % settings.save_every == 0 and not alarms.collapse.is_suspected()
         )  # keeps those from before it
         if last or is_best or regular or (alarms.stops(raised) and not alarms.collapse.found()):
             saving.begin(step, state)
