@@ -125,11 +125,26 @@ def test_the_task_as_json_is_on_stdin_if_the_job_asks_for_it(run: Run) -> None:
 
 
 def test_secrets_are_not_inherited_by_default(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SERVICE_TOKEN", "DB_PASSWORD", "ANTHROPIC_AUTH_TOKEN"):
+    names = (
+        "SERVICE_TOKEN",
+        "DB_PASSWORD",
+        "ANTHROPIC_AUTH_TOKEN",
+        "PGPASSWORD",
+        "OPENAI_APIKEY",
+        "AWS_ACCESS_KEY_ID",
+        "GITHUB_PAT",
+    )
+    for name in names:
         monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("DATABASE_URL", "postgres://user:secret@host/db")
     monkeypatch.setenv("HARMLESS", "1")
     told = response(run("told = dict(os.environ)\n" + TELL))
-    assert "secret" not in told.values() and told["HARMLESS"] == "1"
+    assert (
+        "secret" not in told.values()
+        and "DATABASE_URL" not in told
+        and told["HARMLESS"] == "1"
+        and "PWD" in told
+    )
 
 
 def test_only_the_variables_that_inherit_names_are_inherited(

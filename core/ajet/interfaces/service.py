@@ -13,12 +13,17 @@ from pydantic import Field, field_validator
 from ajet.interfaces.base import Plugin, Seconds
 
 _HEALTH_SECONDS = 5.0
-_SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(KEY|KEY_ID|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(^|_)(PAT|PASS|PWD|DSN))$",
+    re.IGNORECASE,
+)
+_WITH_PASSWORD = re.compile(r"\w://[^/@\s]*:[^/@\s]+@")
 
 
-def looks_secret(variable: str) -> bool:
-    """Whether the name of an environment variable says that its value is a secret."""
-    return _SECRET.search(variable) is not None
+def looks_secret(variable: str, value: str = "") -> bool:
+    """Whether the name of an environment variable says that its value is a secret, or the value is an address with a password."""
+    named = variable != "PWD" and _SECRET.search(variable) is not None
+    return named or _WITH_PASSWORD.search(value) is not None
 
 
 def own_python(program: str) -> str:

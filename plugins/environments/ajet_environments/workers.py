@@ -226,7 +226,7 @@ def _python(about: Mapping[str, Any]) -> Path:
 
 def _variables(about: Mapping[str, Any], mark: str, folder: str) -> dict[str, str]:
     """Ours, without secrets and addresses of models: an environment would ask models of its own with them."""
-    ours = {name: value for name, value in os.environ.items() if not looks_secret(name)}
+    ours = {name: value for name, value in os.environ.items() if not looks_secret(name, value)}
     endpoints = EpisodeEndpoint("http://127.0.0.1:1/v1", "").environment().keys() - {"NO_PROXY", "no_proxy"}
     for ours_only in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", *endpoints):
         ours.pop(ours_only, None)

@@ -126,7 +126,7 @@ class Library:
 
 
 def _strange(run_dir: Path) -> Path | None:
-    """The first of what is read of a run folder that is a link, a pipe or the like, as somebody else may have made the folder."""
+    """The first of what is read of a run folder that is a link, a pipe or the like, as in folders that come from elsewhere."""
     for name in _FILES + _FOLDERS:
         with suppress(OSError):
             mode = (run_dir / name).lstat().st_mode

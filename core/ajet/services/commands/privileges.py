@@ -1,6 +1,6 @@
 """What a program in a sandbox may do to the machine: as little as a user who owns nothing.
 
-A program that root starts becomes a user that nobody else is. Were it still root, files of the kernel, such as
+A program that root starts becomes a user that no other program is. Were it still root, files of the kernel, such as
 /proc/sys/kernel/core_pattern, would be writable from within all walls: the kernel asks only for the user there.
 """
 

@@ -218,7 +218,7 @@ class CommandWorkflow(WorkflowPlugin):
         if names is None and self.sandbox != "none":
             names = _HARMLESS
         if names is None:
-            return {name: value for name, value in os.environ.items() if not looks_secret(name)}
+            return {name: value for name, value in os.environ.items() if not looks_secret(name, value)}
         return {
             name: value
             for name, value in os.environ.items()
