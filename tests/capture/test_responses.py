@@ -10,8 +10,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from ajet.capture.wires import Refused
-from ajet.capture.wires.responses import Responses
+from ajet.capture.wires import Answer, Refused
+from ajet.capture.wires.responses import Responses, _logprobs
 from ajet.testing import ScriptedEngine
 
 from .served import CALL, CALL_2, Served, events_of, identities, said
@@ -277,3 +277,10 @@ def test_instructions_hold_for_one_request_and_items_stay(
         reply = client.responses.create(model="m", **first)
         client.responses.create(model="m", previous_response_id=reply.id, **second)
     assert [m["content"] for m in session.record.exchanges[-1].chat()[:-1]] == chat
+
+
+def test_the_bytes_of_a_part_of_a_character_are_not_told() -> None:
+    answer = Answer(
+        {"role": "assistant", "content": "a"}, "stop", 1, 2, logprobs=(("a", -0.1), ("\ufffd", -0.2))
+    )
+    assert [part["bytes"] for part in _logprobs(answer)] == [[97], []]

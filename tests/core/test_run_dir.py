@@ -188,6 +188,17 @@ def test_a_run_that_goes_on_tells_once_which_settings_are_others(job: Job, tmp_p
     assert line.endswith("A deterministic run repeats only under the same settings")
 
 
+def test_a_run_that_goes_on_tells_that_its_tasks_are_others(job: Job, tmp_path: Path) -> None:
+    run_dir, said = new_run_dir(with_settings(job, run={"dir": str(tmp_path)})), list[str]()
+    same = prepare(resumed_layers(run_dir), resume=run_dir)
+    tell_changes(run_dir, with_tasks(same, *range(len(same.tasks))), said.append)
+    assert not said
+    answers = [dataclasses.replace(task, metadata={"answer": "99"}) for task in same.tasks]
+    for tasks in (same.tasks[1:], [*same.tasks[1:], same.tasks[0]], answers):
+        tell_changes(run_dir, dataclasses.replace(same, tasks=tasks), said.append)
+    assert len(said) == 3 and all("tasks read.training" in line for line in said)
+
+
 def test_a_torn_note_of_the_settings_is_no_obstacle(job: Job, tmp_path: Path) -> None:
     run_dir, said = new_run_dir(with_settings(job, run={"dir": str(tmp_path)})), list[str]()
     for content in ("", "[]", '{"train": '):

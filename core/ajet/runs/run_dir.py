@@ -35,6 +35,8 @@ RUNNING = "running.json"
 """Names the process that writes here. Deleted when the run ends or fails normally; if it is still there, the process was
 killed or crashed."""
 SETTINGS = "settings.json"
+READ = "tasks read"
+"""What describes the tasks, in `SETTINGS`."""
 """The resolved job with which the run began or last went on."""
 TASKS = "tasks.json"
 """Ids of the training tasks of a deterministic run, in their order, each with a hash of its content."""
@@ -75,18 +77,22 @@ def keep_job(run_dir: Path, job: Job) -> None:
         _keep_given(run_dir, data["task"], name, tasks)
     written = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     write_whole(run_dir / "job.yaml", written)
-    write_whole(run_dir / SETTINGS, json.dumps(data))
+    write_whole(run_dir / SETTINGS, json.dumps({**data, READ: _read(job)}))
     (run_dir / "versions.json").write_text(json.dumps(versions(job), indent=2))
 
 
 def tell_changes(run_dir: Path, job: Job, say: Callable[[str], None]) -> None:
     """Say which settings of a run that goes on are others than before, also after its job.yaml was changed or cut, and note them."""
-    file, now = run_dir / SETTINGS, resolved(job)
+    file, now = run_dir / SETTINGS, {**resolved(job), READ: _read(job)}
     if not file.exists():  # of an earlier release
         return
     try:
-        new, old = dict(leaves(now)), dict(leaves(json.loads(file.read_bytes())))
-    except (ValueError, AttributeError):
+        before = {
+            READ: now[READ],
+            **json.loads(file.read_bytes()),
+        }  # an earlier release did not note the tasks
+        new, old = dict(leaves(now)), dict(leaves(before))
+    except (ValueError, TypeError, AttributeError):
         new = old = {}
     changed = [
         f"{key} {json.dumps(new.get(key))} (was {json.dumps(old.get(key))})"
@@ -98,6 +104,20 @@ def tell_changes(run_dir: Path, job: Job, say: Callable[[str], None]) -> None:
         bits = ". A deterministic run repeats only under the same settings" * job.config.run.deterministic
         say(f"{run_dir} goes on with other settings: {', '.join(changed[:MOST_NAMED])}{more}{bits}")
         write_whole(file, json.dumps(now))
+
+
+def _read(job: Job) -> dict[str, str]:
+    """The tasks that a job has read: their number, and a hash of their contents and order."""
+    return {
+        name: _described(tasks) for name, tasks in (("training", job.tasks), ("validation", job.validation))
+    }
+
+
+def _described(tasks: Sequence[Task]) -> str:
+    digest = hashlib.sha256()
+    for task in tasks:
+        digest.update(f"{task.id} {_digest(task)}\n".encode(errors="surrogatepass"))
+    return f"{len(tasks)} tasks, {digest.hexdigest()[:8]}"
 
 
 def _keep_given(run_dir: Path, section: dict[str, Any], name: str, tasks: Sequence[Task]) -> None:

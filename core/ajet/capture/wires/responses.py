@@ -364,7 +364,8 @@ def _logprobs(answer: Answer | None) -> list[dict[str, Any]]:
         {
             "token": token,
             "logprob": logprob,
-            "bytes": list(token.encode(errors="replace")),
+            # Part of a character is not text, and its bytes are not known here.
+            "bytes": [] if "\ufffd" in token else list(token.encode(errors="replace")),
             "top_logprobs": [],
         }
         for token, logprob in (answer.logprobs if answer else None) or ()
