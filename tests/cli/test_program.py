@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import resource
 import subprocess
 import sys
@@ -236,3 +237,10 @@ def test_a_limit_of_the_machine_is_one_line_with_its_remedy_and_no_bug(
     outcome = folder.ajet("run", "job.yaml")
     assert outcome.code == 1
     assert outcome.err.startswith(said) and len(outcome.err.splitlines()) == 1 and "bug" not in outcome.err
+
+
+def test_a_terminal_without_a_character_shows_a_question_mark() -> None:
+    code = "from ajet.cli import _open_streams; _open_streams(); print('a · b')"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout == "a ? b\n", done.stderr

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ajet.interfaces.judge import FunctionJudge
 from ajet.rollout.failures import Failure, describe_exception, judge_failure
-from ajet.types import Task, WorkflowOutput
+from ajet.rollout.scheduler import _finite
+from ajet.types import EpisodeView, Task, WorkflowOutput
 
 
 def raised(call: Any) -> Exception:
@@ -63,3 +66,20 @@ def test_a_failure_is_read_back_from_its_cause(cause: str) -> None:
     failed = Failure.parse(cause, "text")
     assert (failed.cause, failed.text) == (cause, "text")
     assert failed.remedy != Failure.parse("workflow:returned_none", "").remedy
+
+
+@pytest.mark.parametrize(
+    ("given", "reward", "success"),
+    [(np.bool_(True), 1.0, True), (np.float32(0.5), 0.5, None), (np.int64(2), 2.0, None), (True, 1.0, True)],
+)
+def test_a_judge_may_return_numbers_and_bools_of_numpy(
+    given: Any, reward: float, success: bool | None
+) -> None:
+    judge = FunctionJudge(function=lambda task, output: given)
+    verdict = asyncio.run(judge.judge(Task("t"), WorkflowOutput(), EpisodeView("e", "t", 0, 0)))
+    assert (verdict.reward, verdict.is_success) == (reward, success) and type(verdict.reward) is float
+
+
+def test_rewards_that_differ_only_by_rounding_are_kept_as_one() -> None:
+    assert _finite("the reward", 0.1 + 0.2) == _finite("the reward", 0.3) == 0.3
+    assert _finite("the reward", 0.3 - 0.2 - 0.1) == 0.0 and _finite("the reward", 1e-7) == 1e-7

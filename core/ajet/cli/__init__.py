@@ -96,10 +96,12 @@ def main() -> None:
 
 def _open_streams() -> None:
     """Open standard streams that the caller has closed (``2>&-``) as /dev/null. Otherwise errors are lost, and a file
-    opened later gets the stream's number and receives what native code prints there."""
+    opened later gets the stream's number and receives what native code prints there. A terminal without a character shows "?"."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
+        if (stream := getattr(sys, name)) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process lives
+        elif stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def _signals_are_ctrl_c() -> list[int]:

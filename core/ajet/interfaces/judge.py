@@ -101,6 +101,8 @@ class FunctionJudge(Judge):
         verdict = await called(call, name=f"the judge of {episode.id}")
         if isinstance(verdict, JudgeOutput):
             return verdict
+        if getattr(verdict, "ndim", None) == 0:  # a number or bool of numpy or torch
+            verdict = verdict.item()
         if isinstance(verdict, bool):
             return JudgeOutput(reward=float(verdict), is_success=verdict)
         if isinstance(verdict, (int, float)):
