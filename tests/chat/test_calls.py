@@ -127,6 +127,8 @@ def test_what_follows_the_first_call_of_a_list_is_called_or_counted(
         (f"First:\n{PLAIN}\nThen:\n{PLAIN}\nDone.", 2, (0, 0)),
         (f"[{PLAIN}, {PLAIN}]", 2, (0, 0)),
         (f"functools[{PLAIN}]", 1, (0, 0)),
+        (f"<tool_call>\n{PLAIN}\n</tool_call>", 1, (0, 0)),
+        ('<tool_call>\n{"name": write', 0, (1, 0)),
         ("write(text='a', n=2)", 1, (0, 0)),
         ("[write(text='a', n=2), write(text='a', n=2)]", 2, (0, 0)),
         (f"{PLAIN}\nThen:\n{PLAIN[:-2]}", 1, (1, 0)),

@@ -37,6 +37,8 @@ _HEAD = 200
 """Characters of a JSON object that show whether it is meant to be a call."""
 _FUNCTOOLS = "functools"
 """Phi-4-mini writes this word before its list of calls."""
+_HERMES = ("<tool_call>", "</tool_call>")
+"""Models write these around calls whatever their chat template says."""
 _TAG = re.compile(rf"<[^<>\s{ID}{NUMBER}{ANY_NAME}]+>?|\[/?[A-Z_ ]+\]")
 
 
@@ -236,7 +238,7 @@ class BareCalls:
     @property
     def begins(self) -> tuple[str, ...]:
         """Texts with which a call may begin."""
-        return ("{", "[", _FUNCTOOLS, *self.marks)
+        return ("{", "[", _FUNCTOOLS, *_HERMES, *self.marks)
 
     @cached_property
     def _json(self) -> JsonBody:
@@ -244,8 +246,9 @@ class BareCalls:
 
     @cached_property
     def _patterns(self) -> dict[str, re.Pattern[str]]:
-        last = [re.escape(mark) for mark in self.marks if "/" in mark or "end" in mark]
-        mark = "|".join([rf"{_FUNCTOOLS}(?=\s*+\[)", *map(re.escape, self.marks)])
+        marks = (*_HERMES, *self.marks)
+        last = [re.escape(mark) for mark in marks if "/" in mark or "end" in mark]
+        mark = "|".join([rf"{_FUNCTOOLS}(?=\s*+\[)", *(m for m in map(re.escape, marks) if m not in last)])
         lead, value = rf"(?:(?P<mark>{mark})|\[)\s*+", rf"(?P<value>\{{|{_PYTHON}\()"
         found = {
             "begin": rf"(?:{lead})++{value}?+|(?P<object>\{{)",
