@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -72,6 +73,8 @@ def decide(settings: GateSettings, found: Measured | None, known: Sequence[Versi
         return Decision(True, "no validation tasks")
     if found.failed == found.episodes:
         return Decision(False, f"all {found.episodes} validation episodes failed")
+    if not (math.isfinite(found.reward) and math.isfinite(found.error)):
+        return Decision(False, f"{found} is no number to compare")
     if settings.threshold is not None and found.reward < settings.threshold:
         return Decision(False, f"{found} is below gate.threshold {settings.threshold:g}")
     published = [(v.number, v.reward) for v in known if v.stage == Stage.PUBLISHED and v.reward is not None]

@@ -94,6 +94,12 @@ def test_where_rewards_are_negative_a_failed_episode_counts_as_the_lowest_that_w
     assert found and found.reward == -0.75
 
 
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), -float("inf")])
+def test_a_candidate_whose_reward_is_not_a_number_is_never_published(reward: float) -> None:
+    for known in ([], [version(0, 1.0)]):
+        assert not decide(GateSettings(), measured(reward), known).publish
+
+
 def test_a_candidate_whose_validation_episodes_all_fail_is_never_published() -> None:
     found = Measured.of(rewards_of(failed=3), ())
     decision = decide(GateSettings(tolerance=1.0), found, [version(0, 0.0)])
