@@ -87,7 +87,7 @@ def given_code(task: Task, entry: str | None) -> str:
 
 
 def functions_in(source: str) -> list[str]:
-    """The functions at the top level of a program; none if it is no Python."""
+    """The functions at the top level of a program; none if it is not Python."""
     try:
         return [n.name for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -187,7 +187,7 @@ def _arguments(given: Any, place: str) -> Sequence[Any]:
         return [json.loads(line) for line in str(given).splitlines() if line.strip()]
     except ValueError:
         raise ValueError(
-            f"{place}: the arguments {str(given)[:80]!r} are no JSON, one in each line"
+            f"{place}: the arguments {str(given)[:80]!r} are not JSON, one in each line"
         ) from None
 
 

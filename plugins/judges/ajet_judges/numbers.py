@@ -44,7 +44,7 @@ class Parts:
     """a or p, of a time with am or pm."""
 
     def equals(self, other: Parts) -> bool:
-        """Equal as times; as ratios, if one of them is no time. A time without am or pm may be of either half of the day."""
+        """Equal as times; as ratios, if one of them is not a time. A time without am or pm may be of either half of the day."""
         if not (self.is_time and other.is_time):
             pairs = zip(self.numbers, other.numbers, strict=False)
             return len(self.numbers) == len(other.numbers) and all(

@@ -1,7 +1,7 @@
 """Calls and tests a program, in the sandbox and as its ``main.py``. Imports only the standard library.
 
 Results have a channel of their own: the first stdout. What the program prints goes to stderr, and a result counts only with the
-token, which is no global name and stands in no file.
+token, which has no global name and stands in no file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
             continue
         if value is not None:
             print(f"{request['token']}[{number}, {value}]", file=channel, flush=True)
-    os._exit(0)  # what the program has left to be done at its end is nobody's
+    os._exit(0)  # what the program has left to do at its end is not run
 
 
 def _load(given: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _check(space: dict[str, Any], name: str, entry: str) -> None:
 def _all_pass(named: list[tuple[str, Any]], functions: list[Callable[[], Any]]) -> bool:
     warnings.filterwarnings(
         "error", message="It is deprecated to return a value"
-    )  # from async tests: nobody awaits them
+    )  # from async tests, which would not be awaited
     suite = unittest.TestSuite()
     for name, test in named:
         if not isinstance(test, type):
