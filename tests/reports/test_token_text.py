@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from ajet.interfaces.progress import Silent
-from ajet.reports.token_text import TokenText, readable, visible
+from ajet.reports.token_text import TokenText, visible
 from ajet.runs.run_dir import keep_tokenizer
+from ajet.utils.terminal import readable
 
 
 @pytest.fixture

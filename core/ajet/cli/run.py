@@ -123,11 +123,11 @@ _REPLAYED = ("job", "workflow", "judge", "services", "set", "replay", "break_")
 def replay_file(given: Mapping[str, Any]) -> None:
     """Replay a recording and print how each episode compares. Raises typer.Exit(1) if one differs."""
     from ajet.reports.progress import make_progress
-    from ajet.reports.token_text import readable
     from ajet.rollout.recording import Recording
     from ajet.runs.jobs import prepared
     from ajet.runs.replay import replay, replay_layers
     from ajet.types import ConfigError
+    from ajet.utils.terminal import readable
 
     file = given["replay"]
     for name, value in given.items():

@@ -9,10 +9,10 @@ from textwrap import shorten
 from ajet.job.job import Job
 from ajet.reports.episode import break_report
 from ajet.reports.text import describe_break
-from ajet.reports.token_text import TokenText, readable
+from ajet.reports.token_text import TokenText
 from ajet.runs.check import Report, spread
 from ajet.tracker.record import sampled
-from ajet.utils.terminal import table
+from ajet.utils.terminal import readable, table
 
 MOST_PRINTED = 20
 """Lines of what an episode has printed."""

@@ -21,7 +21,8 @@ from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport,
 from ajet.reports.labels import episode_labels, fold, run_labels, step_table, who
 from ajet.reports.run_summary import Count, Pick, RunSummary
 from ajet.reports.text import group_lines, group_title
-from ajet.reports.token_text import readable, visible
+from ajet.reports.token_text import visible
+from ajet.utils.terminal import readable
 
 _MARK = "\0"
 """Marks where the content goes in the template. A NUL, because no text on a page contains one."""

@@ -18,8 +18,8 @@ from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport,
 from ajet.reports.group_tree import GroupNode, GroupTree, Stretch
 from ajet.reports.labels import episode_labels, fold, run_labels, shortened, step_table, who
 from ajet.reports.run_summary import Count, RunSummary
-from ajet.reports.token_text import readable, visible
-from ajet.utils.terminal import table
+from ajet.reports.token_text import visible
+from ajet.utils.terminal import readable, table
 
 _columns = partial(table, most=sys.maxsize)
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from ajet.runs.run_dir import TOKENIZER
+from ajet.utils.terminal import readable
 
-_ESCAPED = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-"""Control characters other than tab and newline, characters that change the text direction, and lone surrogates."""
 _LONGEST = 16
 """Maximum tokens of one character."""
 IMAGE = "[image]"
@@ -74,11 +70,6 @@ class TokenText:
     def _decode(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
-
-
-def readable(text: str) -> str:
-    """Text with every unprintable character written as an escape."""
-    return _ESCAPED.sub(lambda c: ascii(c[0])[1:-1], text)
 
 
 def visible(text: str) -> str:

@@ -14,6 +14,7 @@ from ajet.interfaces.base import ChatModelSpec
 from ajet.interfaces.engine import ChatModelPlugin, Engine
 from ajet.job.job import Backbone
 from ajet.types import AjetError, Metrics
+from ajet.utils.terminal import readable
 
 if TYPE_CHECKING:  # at run time inside the functions: this module is loaded by every `ajet --help`
     from ajet.job.job import Job
@@ -129,8 +130,6 @@ def _below(key: str, sections: Sequence[str]) -> bool:
 
 def describe(episode: Episode) -> str:
     """One line: how an episode ended."""
-    from ajet.reports.token_text import readable
-
     name = readable(episode.plan.id)
     if episode.failure:
         return f"FAIL  {name}  {readable(f'{episode.failure}: {episode.error}')}"

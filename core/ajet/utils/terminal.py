@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
 
 MOST = 44
+_ESCAPED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters other than tab and newline, characters that change the text direction, and lone surrogates."""
 
 
 def tell(text: str) -> None:
@@ -31,3 +36,8 @@ def table(rows: Iterable[Sequence[str]], *, indent: str = "", most: int = MOST) 
     return "\n".join(
         indent + "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip() for row in rows
     )
+
+
+def readable(text: str) -> str:
+    """Text with every unprintable character written as an escape."""
+    return _ESCAPED.sub(lambda c: ascii(c[0])[1:-1], text)
