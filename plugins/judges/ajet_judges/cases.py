@@ -263,6 +263,10 @@ def _understood(source: str) -> tuple[Text, str, frozenset[str]]:
             elif node.name.startswith("test") and not (needed and node.name in used):
                 tests.append(node.name)
                 needs_pytest |= bool(needed)
+    called = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)} & used
+    rest = [n for n in tree.body if not isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    if not (tests or checks or called or any(_is_check(n) for top in rest for n in ast.walk(top))):
+        return Text(source), "defines checks, but nothing runs them", frozenset()
     if needs_pytest:
         return Text(source, "pytest"), "", frozenset({*modules, "pytest"})
     counted = ast.unparse(ast.fix_missing_locations(_Counted().visit(tree)))

@@ -321,6 +321,7 @@ def test_no_program_is_wrong_and_nothing_is_run(response: Any) -> None:
         ("some prose.", "is neither JSON nor Python"),
         ("[add(1, 2), 3]", "tests nothing"),
         ("def test_add():\n    add(1, 2) == 3", "tests nothing"),
+        ("def helper():\n    assert add(1, 2) == 3", "defines checks, but nothing runs them"),
         ("def check(candidate):\n    return candidate(1, 2) == 3", "tests nothing"),
         ("def test_add(capsys):\n    assert add(1, 2) == 3", "needs pytest, .*packages: true"),
         (PYTEST, "needs pytest, .*packages: true"),
