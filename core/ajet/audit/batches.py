@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from ajet.audit.files import Folder
-from ajet.rollout.batch_record import MOST_RECORDED
+
+MOST_UNPACKED = 1 << 30
+"""Bytes of the arrays of a record that are read."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ def read_step(folder: Folder, step: int) -> Step:
     name = f"batches/step_{step:06d}.npz"
     try:
         with np.load(io.BytesIO(folder.read(name)), allow_pickle=False) as arrays:
-            if sum(part.file_size for part in arrays.zip.infolist()) > MOST_RECORDED:
-                raise ValueError(f"more than {MOST_RECORDED >> 30} GiB when unpacked")
+            if sum(part.file_size for part in arrays.zip.infolist()) > MOST_UNPACKED:
+                raise ValueError(f"more than {MOST_UNPACKED >> 30} GiB when unpacked")
             about = json.loads(arrays["about"].tobytes())
             ids, mask, weights, advantages = (
                 arrays[part] for part in ("token_ids", "mask", "weights", "advantages")

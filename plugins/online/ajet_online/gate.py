@@ -74,7 +74,7 @@ def decide(settings: GateSettings, found: Measured | None, known: Sequence[Versi
     if found.failed == found.episodes:
         return Decision(False, f"all {found.episodes} validation episodes failed")
     if not (math.isfinite(found.reward) and math.isfinite(found.error)):
-        return Decision(False, f"{found} is no number to compare")
+        return Decision(False, f"{found} cannot be compared")
     if settings.threshold is not None and found.reward < settings.threshold:
         return Decision(False, f"{found} is below gate.threshold {settings.threshold:g}")
     published = [(v.number, v.reward) for v in known if v.stage == Stage.PUBLISHED and v.reward is not None]
