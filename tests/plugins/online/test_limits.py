@@ -287,7 +287,7 @@ def test_a_reply_is_continued_by_its_id_after_a_restart(serve: Serve) -> None:
         model="m", input="two", previous_response_id=first.id, instructions="Be brief.", max_output_tokens=8
     )
     third = server.client().responses.create(
-        model="m", input="3", previous_response_id=second.id, max_output_tokens=8
+        model="m", input="3", previous_response_id=second.id, instructions="Be brief.", max_output_tokens=8
     )
     one, two, three = server.store.all()
     assert (two.parent, three.parent) == (one.id, two.id) and third.id.endswith(three.id)
