@@ -575,7 +575,7 @@ FAULTS: dict[str, tuple[str, Callable[[Files], Any], str]] = {
     "tokens that no call sampled": ("plain", spent, "it sampled 500 tokens beside"),
     "more lost answers than are known": ("plain", no_counter, "it sampled 2 tokens beside"),
     "a call deleted everywhere": ("plain", call_deleted, "tokens beside those of its calls"),
-    "logprobs that are no numbers": (
+    "logprobs that are NaN": (
         "plain",
         partial(bad_logprob, value=np.nan),
         "logprob of a token is nan",
@@ -617,7 +617,7 @@ FAULTS: dict[str, tuple[str, Callable[[Files], Any], str]] = {
     "a finished run without its last checkpoint": (
         "plain",
         finished_without_checkpoint,
-        "no checkpoint of its last step",
+        "has no checkpoint",
     ),
     "a run that does not say how it ended": ("plain", no_ending, "does not say how the run ended"),
 }

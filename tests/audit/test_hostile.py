@@ -1,4 +1,4 @@
-"""Run folders that somebody else has made."""
+"""Run folders that a stranger has made."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Folder:
         last = max(self.metrics)
         if name == "finished" and self.final < last and self.setting("task.reader.type") != OWN_LOOP:
             self.faults.append(
-                f"ended.json says that the run has finished, but there is no checkpoint of its last step, {last}"
+                f"ended.json says that the run has finished, but its last step, {last}, has no checkpoint"
             )
 
     def _metrics(self) -> tuple[list[dict[str, Any]], set[int]]:

@@ -45,7 +45,7 @@ def main() -> None:
             continue
         if value is not None:
             print(f"{request['token']}[{number}, {value}]", file=channel, flush=True)
-    os._exit(0)  # what the program has left to do at its end is not run
+    os._exit(0)  # exit handlers of the program do not run
 
 
 def _load(given: str) -> dict[str, Any]:

@@ -74,6 +74,7 @@ class PackedScheduler(Scheduler):
         return True
 
     def _admit(self) -> None:
+        """See `Scheduler._admit`; every running completion also gets a slot for its next token."""
         super()._admit()
         for lane in self._lanes.values():
             lane.slots.grow()

@@ -227,7 +227,7 @@ def test_ids_without_a_token_have_no_probability_in_sampling_and_training(name, 
     expected = sampled.gather(1, tokens[:, None])[:, 0]
     assert (logprobs - expected).abs().max() < (1e-5 if dtype == torch.float32 else 2e-2)
     assert found.whole(temperatures).exp()[:, excluded].max() == 0
-    (logprobs.sum() + entropies.sum()).backward()  # a cap's slope at excluded logits is no number
+    (logprobs.sum() + entropies.sum()).backward()  # the derivative of a cap at excluded logits is NaN
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
     layer = copy.deepcopy(model).get_output_embeddings()
     assert layer.weight.shape[0] == SIZES["vocab_size"]

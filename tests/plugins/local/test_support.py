@@ -26,7 +26,7 @@ def test_python_code_in_a_model_s_folder_does_not_run_and_nobody_is_asked(
     for name in ("config.json", "tokenizer_config.json"):
         (tmp_path / name).write_text(json.dumps(about))
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: pass\n")
-    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("somebody was asked"))
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("the user was asked"))
     for load in (load_tokenizer, lambda folder: load_model(str(folder), "cpu", "float32")):
         with pytest.raises(AjetError):
             load(tmp_path)

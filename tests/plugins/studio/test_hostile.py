@@ -219,7 +219,7 @@ def test_a_folder_that_cannot_be_written_is_read_with_an_index_elsewhere(folder:
     assert not (folder / "a" / ".studio").exists()
 
 
-# ------------------------------------------------------------------ folders that somebody else has made
+# ------------------------------------------------------------------ folders that a stranger has made
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe"])
@@ -268,7 +268,7 @@ def test_a_run_with_links_or_pipes_is_refused_and_nothing_is_written_through_the
 
 
 def test_a_database_of_another_program_is_not_emptied(own: runs.Studio, folder: Path, tmp_path: Path) -> None:
-    """As a hard link, which is no link that could be seen."""
+    """As a hard link, which looks like an ordinary file."""
     database = tmp_path / "traces.db"
     with sqlite3.connect(database) as db:
         db.execute("CREATE TABLE traces (id)")

