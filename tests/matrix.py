@@ -175,7 +175,10 @@ def main() -> int:
             python = runs = make(name, environment)
             given = environment.tests
         done = subprocess.run(
-            [runs, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(tests or given)],
+            [
+                *(runs, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu"),
+                *(tests or given),
+            ],
             env={**os.environ, **QUIET, "AJET_LIBRARY_PYTHON": str(python)},
             cwd=ROOT,
             stdout=subprocess.PIPE,
