@@ -132,7 +132,7 @@ def test_a_deterministic_run_and_an_engine_alone_do_not_depend_on_a_measurement(
     assert types == {0.5: [same, same, other], 2.0: [same, same, same]}
 
 
-def test_a_model_in_bfloat16_trains_float32_weights_on_the_logprobs_that_it_samples_with(
+def test_a_model_in_bfloat16_trains_the_weights_that_it_samples_with_also_with_small_steps(
     on, model, tokenizer, tmp_path, monkeypatch
 ):
     on("avx512_bf16")
@@ -145,10 +145,13 @@ def test_a_model_in_bfloat16_trains_float32_weights_on_the_logprobs_that_it_samp
     ones[0] = 0
     sample = Sample(ids, ones > 0, old, ones, ones / len(ids), (Span(1, len(ids), 0, "agent", "policy"),))
     before = torch.cat([p.detach().flatten().clone() for p in trainer.model.parameters()])
-    metrics = trainer.update(Batch([sample], SFT().loss, [range(1)], 1e-3))
+    metrics = trainer.update(Batch([sample], SFT().loss, [range(1)], 1e-5))
+    asyncio.run(trainer.publish())
     after = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+    sampled = torch.cat([p.detach().flatten() for p in trainer.engine.model.parameters()])
     assert 0 < metrics["logprob_diff_mean"] < 0.05
-    assert not torch.equal(before, after)
+    assert not torch.equal(before.bfloat16(), sampled)
+    assert torch.equal(sampled.float(), after)
 
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in cpu.WAITING}
