@@ -35,6 +35,11 @@ def constant(task, output):
     return 0.1
 """
 
+STEPS = 4
+"""Of the project's job."""
+EPISODES = 2 * 3
+"""Of one step: tasks times members of a group."""
+
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
@@ -57,7 +62,13 @@ class Project:
             judge="agent.py:judge",
             model=str(model),
             rollout={"group_size": 3},
-            train={"steps": 6, "batch_size": 2, "learning_rate": 1e-3, "save_every": 1, "mini_batches": 2},
+            train={
+                "steps": STEPS,
+                "batch_size": 2,
+                "learning_rate": 1e-3,
+                "save_every": 1,
+                "mini_batches": 2,
+            },
             backbone={"local": {"threads": 1}},
             run={"deterministic": True},
         )
@@ -66,7 +77,7 @@ class Project:
         (self.folder / "job.yaml").write_text(yaml.safe_dump(values))
 
     def start(self, *arguments: str) -> Warm:
-        """Start `ajet` in the folder."""
+        """Start `ajet` in the folder, in a process of its own."""
         process = Warm(*arguments, cwd=self.folder)
         self._started.append(process)
         return process
@@ -79,19 +90,14 @@ class Project:
                 process.wait(PATIENCE)
 
     def ajet(self, *arguments: str, code: int = 0) -> str:
-        """Run `ajet` to its end; its output."""
-        process = self.start(*arguments)
-        output, _ = process.communicate(timeout=PATIENCE)
-        assert process.returncode == code, output
-        return output
-
-    def refused(self, *arguments: str) -> tuple[int, str]:
-        """The exit code and the output of `ajet` in this process, for what ends before a run starts."""
+        """Run `ajet` to its end, in this process: a process of its own takes longer than most runs. Its output."""
         output = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(output):
             patch.chdir(self.folder)
             patch.setattr(sys, "path", [str(self.folder), *sys.path])
-            return run_program(arguments), output.getvalue()
+            found = run_program(arguments)
+        assert found == code, output.getvalue()
+        return output.getvalue()
 
     def runs(self, name: str) -> list[Path]:
         return sorted((self.folder / name).iterdir())

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 pytestmark = pytest.mark.e2e
 
 
-def error_of(project, *arguments: str, code: int = 2, starts: bool = False) -> str:
-    """The last line of a failing `ajet`, which must be its one error line. Only what ``starts`` needs a new process."""
-    if not starts:
-        found, output = project.refused(*arguments)
-        assert found == code, output
-    else:
-        output = project.ajet(*arguments, code=code)
+def error_of(project, *arguments: str, code: int = 2) -> str:
+    """The last line of a failing `ajet`, which must be its one error line."""
+    return last_line(project.ajet(*arguments, code=code))
+
+
+def last_line(output: str) -> str:
     assert "Traceback" not in output, output
     line = output.strip().splitlines()[-1]
     assert line.startswith("error: "), output
@@ -120,10 +124,10 @@ def test_half_of_a_surrogate_pair_is_named_or_skipped(project) -> None:
     good = (project.folder / "tasks.jsonl").read_text()
     (project.folder / "tasks.jsonl").write_text(good + '{"query": "half \\ud800"}\n')
     reader = ["--set", "task.reader={type: jsonl, path: tasks.jsonl}"]
-    line = error_of(project, "run", "job.yaml", *reader)
+    line = error_of(project, "run", "job.yaml", "--dry-run", *reader)
     number = len(good.splitlines()) + 1
     assert f"tasks.jsonl:{number}: \\ud800 is half of a surrogate pair" in line and "on_error: skip" in line
-    project.ajet("run", "job.yaml", "--steps", "1", *reader, "--set", "task.reader.on_error=skip")
+    project.ajet("run", "job.yaml", "--dry-run", *reader, "--set", "task.reader.on_error=skip")
 
 
 def test_broken_json_is_named_with_file_and_line(project) -> None:
@@ -151,13 +155,13 @@ def test_a_model_folder_that_is_not_there_is_refused(project) -> None:
 @pytest.mark.slow
 def test_a_judge_that_always_raises_ends_the_run_with_its_cause(project) -> None:
     (project.folder / "judges.py").write_text("def judge(task, output):\n    raise KeyError('answer')\n")
-    line = error_of(project, "run", "job.yaml", "--judge", "judges.py:judge", code=1, starts=True)
+    line = error_of(project, "run", "job.yaml", "--judge", "judges.py:judge", code=1)
     assert "all 6 episodes failed" in line and "judge:KeyError" in line
 
 
 def test_a_prompt_longer_than_the_context_is_counted_and_named(project) -> None:
     (project.folder / "tasks.jsonl").write_text(json.dumps({"id": "long", "query": "word " * 400}) + "\n")
-    line = error_of(project, "run", "job.yaml", code=1, starts=True)
+    line = error_of(project, "run", "job.yaml", code=1)
     assert "context_overflow" in line
 
 
@@ -169,11 +173,20 @@ def test_a_failing_run_loses_nothing_of_an_earlier_one(project) -> None:
     assert {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()} == before
 
 
-def test_a_plugin_of_a_taken_name_is_an_error_that_names_both(project, tmp_path_factory, monkeypatch) -> None:
+def test_a_plugin_of_a_taken_name_is_an_error_that_names_both(project, tmp_path_factory) -> None:
     site = tmp_path_factory.mktemp("site")
     fake_distribution(site, "other-judges", "other_judges", PLUGIN.replace("NAME", "math"))
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    line = error_of(project, "run", "job.yaml", starts=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "ajet", "run", "job.yaml"],
+        cwd=project.folder,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+    )
+    line = last_line(done.stdout)
+    assert done.returncode == 2
     assert "judge 'math'" in line and "other-judges" in line and "ajet-plugin-judges" in line
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
+from tests.e2e.conftest import EPISODES
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.e2e
@@ -34,6 +35,7 @@ def last_line(project: Any, *arguments: str, code: int = 1) -> str:
     return str(output.strip().splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_run_folder_has_one_writer_and_a_killed_one_can_be_resumed(project: Any) -> None:
     process, run_dir = started(project, "one", "--steps", "500")
     line = last_line(project, "run", "--resume", str(run_dir))
@@ -48,7 +50,7 @@ def test_a_run_folder_has_one_writer_and_a_killed_one_can_be_resumed(project: An
     steps = Counter(line["step"] for line in live_lines(run_dir / METRICS) if line["type"] == "train")
     assert steps == dict.fromkeys(range(1, done + 2), 1)
     ids = [line["id"] for line in live_lines(run_dir / JOURNAL)]
-    assert len(ids) == len(set(ids)) == 6 * (done + 1)
+    assert len(ids) == len(set(ids)) == EPISODES * (done + 1)
     assert not (run_dir / "running.json").exists()
 
 

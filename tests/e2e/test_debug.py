@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import re
-import subprocess
 import sys
 from typing import Any
 
 import pytest
-
-from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.e2e
 
@@ -33,17 +31,12 @@ ONE = ("--backbone", "debug", "--set", "backbone.debug.tasks=1", "--set", "backb
 SCRIPTED = ("--set", "backbone.debug.answers={type: script, path: script.yaml}")
 
 
-def typed(project: Any, keys: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `ajet` with something typed at its standard input."""
-    return subprocess.run(
-        [sys.executable, "-m", "ajet", *arguments],
-        cwd=project.folder,
-        input=keys,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE,
-    )
+def typed(project: Any, keys: str, *arguments: str) -> str:
+    """What `ajet` prints, with something typed at its standard input."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.StringIO(keys))
+        patch.setattr(sys, "breakpointhook", sys.__breakpointhook__)  # not pytest's
+        return project.ajet(*arguments)
 
 
 @pytest.fixture
@@ -76,25 +69,23 @@ def test_groups_of_equal_rewards_come_with_a_remedy(project) -> None:
 
 def test_a_breakpoint_stops_where_its_tag_is_enabled_and_goes_on(breaks) -> None:
     job = ("run", "job.yaml", "--workflow", "breaks.py:run", *ONE, *SCRIPTED)
-    done = typed(breaks, "p 'the reply is ' + reply\nc\n", *job, "--break", "BEFORE,OTHER")
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.count("(Pdb)") == 2 and "the reply is 4" in done.stdout
-    assert "breaks.py(6)run()" in done.stdout, "at the user's line, after the call"
-    assert "done  1.0/" in done.stdout
+    said = typed(breaks, "p 'the reply is ' + reply\nc\n", *job, "--break", "BEFORE,OTHER")
+    assert said.count("(Pdb)") == 2 and "the reply is 4" in said
+    assert "breaks.py(6)run()" in said, "at the user's line, after the call"
+    assert "done  1.0/" in said
 
 
 @pytest.mark.slow
 def test_a_breakpoint_in_a_plain_function_stops_too(breaks) -> None:
     job = ("run", "job.yaml", "--workflow", "breaks.py:in_thread", *ONE, *SCRIPTED)
-    done = typed(breaks, "p task.id + '!'\nc\n", *job, "--break", "*")
-    assert done.returncode == 0, done.stdout
-    assert re.search(r"'q\d!'", done.stdout) and "done  1.0/" in done.stdout
+    said = typed(breaks, "p task.id + '!'\nc\n", *job, "--break", "*")
+    assert re.search(r"'q\d!'", said) and "done  1.0/" in said
 
 
 @pytest.mark.slow
 def test_without_break_nothing_stops(breaks) -> None:
-    done = typed(breaks, "", "run", "job.yaml", "--workflow", "breaks.py:run", *ONE, *SCRIPTED)
-    assert done.returncode == 0 and "(Pdb)" not in done.stdout, done.stdout
+    said = typed(breaks, "", "run", "job.yaml", "--workflow", "breaks.py:run", *ONE, *SCRIPTED)
+    assert "(Pdb)" not in said, said
 
 
 @pytest.mark.slow
