@@ -14,8 +14,10 @@ import torch
 
 LOW = 0xFFFF
 """The bits of a float32 that bfloat16 lacks."""
-PART = 1 << 22
+PART = 1 << 24
 """About how many weights are rounded at a time; it bounds the memory that this takes."""
+PART_ON_CPU = 1 << 18
+"""As `PART`; so few stay in the processor's cache."""
 
 
 def round_after_steps(optimizer: torch.optim.Optimizer, weights: Iterable[torch.nn.Parameter]) -> None:
@@ -76,7 +78,8 @@ def _parts(
     weight: torch.Tensor, thresholds: Sequence[torch.Tensor]
 ) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
     """Slices of the first dimension, the weights' bits there and their thresholds, both int32."""
-    rows = max(PART * len(weight) // max(weight.numel(), 1), 1)
+    size = PART_ON_CPU if weight.device.type == "cpu" else PART
+    rows = max(size * len(weight) // max(weight.numel(), 1), 1)
     for start in range(0, len(weight), rows):
         part = slice(start, start + rows)
         first, *others = thresholds
