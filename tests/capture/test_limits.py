@@ -463,6 +463,14 @@ def test_what_comes_beside_bodies_is_bounded(served: Any, sent: bytes) -> None:
     assert httpx.get(f"{gateway.url}/health", timeout=PATIENCE).status_code == 200
 
 
+def test_a_whole_head_that_is_too_large_is_refused_however_it_arrives(served: Any) -> None:
+    _, gateway = served
+    for size in (MOST_HEAD_BYTES + 1, 100_000):
+        head = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx: "
+        reply = all_of(connect(gateway, head + b"a" * (size - len(head) - 4) + b"\r\n\r\n"))
+        assert reply.startswith(b"HTTP/1.1 431") or not reply
+
+
 def test_a_head_of_the_allowed_size_is_read_also_after_another_request(served: Any) -> None:
     _, gateway = served
     with httpx.Client(timeout=PATIENCE) as client:

@@ -211,7 +211,6 @@ def test_one_error_names_everything() -> None:
             "an image without image_url",
         ),
         ({"role": "assistant", "content": [{"type": "input_image", "image_url": "x"}]}, "input_image"),
-        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "refusal"),
         ({"role": "assistant", "content": [{"type": "input_file"}]}, "input_file"),
     ],
 )

@@ -191,6 +191,25 @@ def test_stop_strings_and_length(bench, tokenizer, sdk) -> None:
     assert short[-1].choices[0].finish_reason == "length"
 
 
+def test_a_stop_text_within_a_thought_is_hidden_like_one_in_the_text(bench, tokenizer, sdk) -> None:
+    asked: Any = {"model": "m", "messages": USER, "stop": ["Observation:", "</x>"]}
+    saying: list[str] = []
+    b = bench(ScriptedEngine(tokenizer, lambda r, p: saying[0]))
+    for said, thought, text in (
+        ("<think>\nlet me see. Observation: x", "let me see. ", ""),
+        ("<think>\nOb</x>", "Ob", ""),
+        ("<think>\nI read Obs\n</think>\n\nIt is 2. Observation: y", "I read Obs", "It is 2. "),
+    ):
+        saying[:] = [said]
+        with b.session():
+            whole = sdk.chat.completions.create(**asked).choices[0].message
+            chunks = list(sdk.chat.completions.create(**asked, stream=True))
+        assert (whole.reasoning_content, whole.content) == (thought, text)
+        deltas = [c.choices[0].delta.model_dump() for c in chunks]
+        assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == thought
+        assert content(chunks) == text
+
+
 def test_raw_and_streaming_responses_of_the_sdk(bench, tokenizer, sdk, asdk) -> None:
     async def agent() -> str:
         with_response = asdk.chat.completions.with_streaming_response

@@ -50,6 +50,10 @@ CALLING: Any = {"role": "assistant", "content": None, "tool_calls": [call('{"a":
             {"role": "assistant", "content": "2", "reasoning": "hm"},
             {"role": "assistant", "content": "2", "reasoning_content": "hm"},
         ),
+        (
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+            {"role": "assistant", "content": "no"},
+        ),
         (said(content=[]), {"role": "user", "content": ""}),
         (
             said(
@@ -93,7 +97,6 @@ def test_the_normal_form_shares_nothing_with_the_clients_objects() -> None:
     [
         ({"type": "image_url", "image_url": {"url": "https://x/y.png"}}, "image_url"),
         ({"type": "input_audio", "input_audio": {}}, "input_audio"),
-        ({"type": "refusal", "refusal": "no"}, "refusal"),
         ({"type": "text"}, "text"),
         ("bare", "str"),
     ],

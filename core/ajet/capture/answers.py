@@ -345,7 +345,9 @@ class Asked:
             message = dict(replayed.answer.message)
         if buffer:
             buffer.finish(message)
-        logprobs = _logprobs(chat, generation) if self.request.logprobs else None
+        logprobs = (
+            self._logprobs(chat, generation, message, reasoning or 0) if self.request.logprobs else None
+        )
         stops = asked_stops if reason == "stop" else ()
         stop = stop_of(chat.text(generation.token_ids.tolist()), stops) if stops else None
         last = buffer.last["reasoning"] if buffer else ""
@@ -404,10 +406,13 @@ class Asked:
             return {"role": "assistant", "content": content}, generation.finish_reason, None
         parsed = chat.parse(ids, prompt_tail, self.offered)
         self.attempt.counters.update(parsed.counts)
+        thought = parsed.reasoning or ""
+        if "cut_thoughts" in parsed.counts:  # perhaps by a stop text
+            thought = thought[: stop_at(thought, stops)]
         content = parsed.content[: stop_at(parsed.content, stops)]
         message: dict[str, Any] = {"role": "assistant", "content": content}
-        if parsed.reasoning:
-            message["reasoning_content"] = parsed.reasoning
+        if thought:
+            message["reasoning_content"] = thought
         if not parsed.tool_calls:
             return message, generation.finish_reason, parsed.reasoning_tokens
         used = {c["id"] for m in self.chat_end.chat() for c in m.get("tool_calls") or ()}
@@ -423,6 +428,17 @@ class Asked:
         ]
         reason = generation.finish_reason
         return message, "tool_calls" if reason == "stop" else reason, parsed.reasoning_tokens
+
+    def _logprobs(
+        self, chat: Chat, generation: Generation, message: Message, reasoning: int
+    ) -> tuple[tuple[str, float], ...]:
+        """(text, logprob) of each token of the answer's content; if it calls tools, of each token after its thoughts."""
+        ids = generation.token_ids.tolist()
+        content = None if message.get("tool_calls") else str(message["content"])
+        said = chat.spelling(ids, reasoning, content, self.request.stop)
+        return tuple(
+            zip(map(chat.text_of, ids[said]), logprobs_for_client(generation.logprobs[said]), strict=True)
+        )
 
     def _seed(self, number: int) -> int:
         name = f"{self.attempt.seed_key}/{number}".encode(errors="surrogatepass")
@@ -470,12 +486,6 @@ def _joined(deltas: Sequence[GenerationDelta]) -> Generation:
         deltas[-1].finish_reason,
         kept=joined_kept(deltas),
     )
-
-
-def _logprobs(chat: Chat, generation: Generation) -> tuple[tuple[str, float], ...]:
-    """(text, logprob) of each token."""
-    texts = (chat.text_of(token) for token in generation.token_ids.tolist())
-    return tuple(zip(texts, logprobs_for_client(generation.logprobs), strict=True))
 
 
 def logprobs_for_client(logprobs: Float32) -> list[float]:

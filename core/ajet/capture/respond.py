@@ -151,7 +151,12 @@ class EventStream(AsyncIterator[bytes]):
         self._ended = False
 
     async def begin(self) -> None:
-        """Wait until sampling has begun. Raises what the generation raised before."""
+        """Wait until sampling has begun. Raises what the generation raised before. Of JSON, wait for the end: a
+        client that reads the first piece of something else stops reading, and the answer would not be recorded."""
+        if self._request.json_schema is not None:
+            await asyncio.wait([self._task])
+            if any(choice.misfit for choice in self._choices()):
+                self._session.take(self._request, self._choices())
         first = await self._queue.get()
         if first is None:
             self._choices()

@@ -16,7 +16,7 @@ Emit = Callable[[Piece], None]
 class StreamBuffer:
     """Emits text as soon as it is final, and at the end the rest of the message.
 
-    The first piece is empty and signals that sampling has begun. ``stops`` cut the content in the same way as
+    The first piece is empty and signals that sampling has begun. ``stops`` cut thoughts and content in the same way as
     `Session` does.
     """
 
@@ -25,10 +25,10 @@ class StreamBuffer:
         self._choice = choice
         self._reader = reader
         self._stops = stops
-        self._held = ""
-        """Content at the end that may be the beginning of a stop string."""
+        self._held: dict[Kind, str] = {"reasoning": "", "content": ""}
+        """Text at the end that may be the beginning of a stop string."""
         self._stopped = False
-        self._emitted: dict[Kind, str] = {"reasoning": "", "content": ""}
+        self._emitted: dict[Kind, list[str]] = {"reasoning": [], "content": []}
         self.last: dict[Kind, str] = {"reasoning": "", "content": ""}
         """The last piece of each kind."""
         self._begun = False
@@ -41,31 +41,34 @@ class StreamBuffer:
         for token in tokens if self._reader else ():
             assert self._reader
             for kind, text in self._reader.read(token):
-                self._send(kind, text if kind == "reasoning" else self._before_stop(text))
+                if kind == "content" and text:  # the thought has ended
+                    self._send("reasoning", self._before_stop("reasoning", "", over=True))
+                self._send(kind, self._before_stop(kind, text))
 
     def finish(self, message: Mapping[str, Any]) -> None:
         """The whole answer. Raises AjetError if it does not begin with the text already emitted."""
         keys: tuple[tuple[Kind, str], ...] = (("reasoning", "reasoning_content"), ("content", "content"))
         for kind, key in keys:
-            emitted, whole = self._emitted[kind], message.get(key) or ""
+            emitted, whole = "".join(self._emitted[kind]), message.get(key) or ""
             if not whole.startswith(emitted):
                 raise AjetError(f"the answer does not begin with the streamed {kind}: {emitted[-80:]!r}")
             self._send(kind, whole[len(emitted) :])
 
     def _send(self, kind: Kind, text: str) -> None:
         if text:
-            self._emitted[kind] += text
+            self._emitted[kind].append(text)
             self.last[kind] = text
             self._emit(Piece(self._choice, kind, text))
 
-    def _before_stop(self, text: str) -> str:
+    def _before_stop(self, kind: Kind, text: str, over: bool = False) -> str:
+        """What no stop string can cut any more; ``over``: no more text of this kind comes."""
         if self._stopped:
             return ""
-        text = self._held + text
+        text = self._held[kind] + text
         end = stop_at(text, self._stops)
         if end is None:
-            end = len(text) - partial(text, self._stops)
+            end = len(text) - (0 if over else partial(text, self._stops))
         else:
             self._stopped = True
-        self._held = text[end:]
+        self._held[kind] = text[end:]
         return text[:end]

@@ -101,6 +101,8 @@ def _content(content: Any, where: str) -> str | list[dict[str, str]]:
     parts: list[dict[str, str]] = []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        if kind == "refusal":
+            kind, part = "text", {"text": part.get("refusal")}
         if kind == "image" and REF.fullmatch(str(part.get("image"))):
             parts.append({"type": "image", "image": part["image"]})
         elif kind not in _TEXT_PARTS or not isinstance(part.get("text"), str):

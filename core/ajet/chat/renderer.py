@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,7 +32,7 @@ from ajet.chat.library import ByRenderer, find_renderer
 from ajet.chat.messages import canonical_tool_arguments, spoken, thoughts
 from ajet.chat.reading import FoundReader, find_reader
 from ajet.chat.shape import THINK, Prober, Shape, written
-from ajet.chat.streaming import Reader
+from ajet.chat.streaming import Reader, stop_at
 from ajet.chat.template import QUESTION, STUB_CALL, STUB_RESULT, STUB_TOOL, Template, check_variables, given
 from ajet.chat.texts import without_header
 from ajet.types import AjetError, Int32
@@ -449,6 +450,25 @@ class Chat:
     def text(self, completion: list[int]) -> str:
         """A text that is not a chat's answer, up to the token that ends it."""
         return self._decode(self._upto_stop(completion))
+
+    def spelling(
+        self, completion: list[int], first: int, content: str | None, stops: tuple[str, ...]
+    ) -> slice:
+        """Which ids of an answer spell its ``content``, from number ``first`` on and before the token or text that ends it; all of
+        these if the content is None, or no piece of their text."""
+        ids = self._upto_stop(completion)
+        text = self._decode(ids[first:])
+        text = text[: stop_at(text, stops)]
+        at = -1 if content is None else text.rfind(content)
+        begin, end = (at, at + len(content or "")) if at >= 0 else (0, len(text))
+
+        def spelled(number: int) -> str:
+            return self._decode(ids[first:number])
+
+        numbers = range(first, len(ids) + 1)
+        before = bisect_left(numbers, True, key=lambda n: len(spelled(n)) > begin) - 1
+        until = bisect_left(numbers, True, key=lambda n: spelled(n).startswith(text[:end]))
+        return slice(first + before, first + until)
 
     def text_of(self, token: int) -> str:
         """The text of one token."""

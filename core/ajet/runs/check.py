@@ -50,7 +50,10 @@ _FAULTS = {
         "Look at one with `ajet show`: the agent's prompt may name other tools than its requests.",
     ),
     "calls_in_thoughts": ("tool calls stand in thoughts without an end; they ended the thought", _LEARN),
-    "cut_thoughts": ("answers have a thought without an end, so they may have no text", _LONGER),
+    "cut_thoughts": (
+        "answers have a thought without an end, so they may have no text",
+        f"{_LONGER} A text of the request's `stop` also ends an answer within its thought.",
+    ),
 }
 """What went wrong in answers, and what helps, by counter."""
 _LEFT_OUT = {

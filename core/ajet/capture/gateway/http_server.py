@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ajet.capture.gateway.connections import Connections
+from ajet.capture.gateway.connections import MOST_HEAD_BYTES, Connections
 
 BACKLOG = 64
 """Connections that are accepted per iteration of the loop."""
@@ -98,11 +98,17 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._beside += len(data)
-        super().data_received(data)
+        most, at = self.held.most_head_bytes, 0
+        while at < len(data) and self._beside < MOST_HEAD_BYTES and not self.transport.is_closing():
+            piece = data[
+                at : at + MOST_HEAD_BYTES - self._beside
+            ]  # a head may come in one piece that is too large
+            at += len(piece)
+            self._beside += len(piece)
+            super().data_received(piece)
         if self.transport.is_closing():
             return
-        if self._beside > (most := self.held.most_head_bytes):
+        if at < len(data) or self._beside > most:
             self.give_up(431, f"a request's head may have at most {most >> 10} KiB")
         elif self._in_head:
             self.held.begins_head(self)

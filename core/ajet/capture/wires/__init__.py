@@ -65,7 +65,7 @@ class ChatRequest:
     stop: tuple[str, ...] = ()
     stream: bool = False
     logprobs: bool = False
-    """Whether the answer contains the logprob of each sampled token."""
+    """Whether the answer contains the logprob of each token of its text."""
     template: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the model's chat template."""
     may_call: bool = True
@@ -105,7 +105,7 @@ class Answer:
     prompt_tokens: int
     completion_tokens: int
     logprobs: tuple[tuple[str, float], ...] | None = None
-    """(text, logprob) of each sampled token, if the request asked for them."""
+    """(text, logprob) of each token of the text, if the request asked for them; beside calls, of all tokens after the thoughts."""
     reasoning_tokens: int | None = None
     """How many of the completion's tokens are reasoning, including its markers; None if they were not counted."""
     stop: str | None = None
