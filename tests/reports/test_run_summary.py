@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+from ajet.learning.collapse import train_again
 from ajet.reports.labels import ago
+from ajet.reports.progress import describe_ended
 from ajet.reports.text import describe_run, sparkline
 from ajet.rollout.failures import Failure
 from ajet.rollout.recorder import RunRecorder
@@ -181,3 +185,11 @@ def test_a_group_whose_calls_have_different_rewards_has_something_to_learn(folde
 
     folder.write(live(group_size=2, judge=judge))
     assert (folder.summary().groups_zero_advantage, folder.summary().groups) == (0, 1)
+
+
+def test_printed_commands_name_folders_with_spaces_so_that_a_shell_takes_them(tmp_path: Path) -> None:
+    run = tmp_path / "odd dir #1"
+    (run / "checkpoints" / "step_000001").mkdir(parents=True)
+    told = describe_ended("interrupted", run, without_checkpoint=True)
+    assert shlex.split(told.partition("resume with: ")[2]) == ["ajet", "run", "--resume", str(run)]
+    assert f"--model '{run}')" in train_again(run, None)

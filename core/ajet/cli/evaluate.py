@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -121,7 +122,11 @@ def _compare(layers: Layers, given: Mapping[str, Any]) -> NoReturn:
         try:
             run_dir = compare_models(job, candidates)
         except KeyboardInterrupt:
-            where = f"; resume with: ajet eval --resume {progress.run_dir}" if progress.run_dir else ""
+            where = (
+                f"; resume with: ajet eval --resume {shlex.quote(str(progress.run_dir))}"
+                if progress.run_dir
+                else ""
+            )
             raise KeyboardInterrupt(f"interrupted{where}") from None
     comparison = read_comparison(run_dir)
     print(describe_comparison(comparison))

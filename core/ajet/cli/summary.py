@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from ajet.utils.terminal import table
@@ -37,10 +38,17 @@ def describe_result(result: RunResult) -> str:
         rows.insert(0, ("trained", f"{result.steps} steps, {result.train_seconds:.0f} s without validation"))
     if result.checkpoint:
         rows.append(("checkpoint", str(result.checkpoint)))
-        rows.append(("evaluate it", f"ajet eval {result.run_dir / 'job.yaml'} --model {result.checkpoint}"))
+        rows.append(
+            (
+                "evaluate it",
+                shlex.join(
+                    ["ajet", "eval", str(result.run_dir / "job.yaml"), "--model", str(result.checkpoint)]
+                ),
+            )
+        )
     if list(result.run_dir.rglob("events.out.tfevents.*")):
-        rows.append(("curves", f"tensorboard --logdir {result.run_dir}"))
-    rows.append(("every episode", f"ajet show {result.run_dir}"))
+        rows.append(("curves", shlex.join(["tensorboard", "--logdir", str(result.run_dir)])))
+    rows.append(("every episode", shlex.join(["ajet", "show", str(result.run_dir)])))
     return "\n\n".join([*parts, table(rows)])
 
 

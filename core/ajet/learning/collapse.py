@@ -7,6 +7,7 @@ probability explains it, as it does with tasks that are seldom solved.
 from __future__ import annotations
 
 import math
+import shlex
 from pathlib import Path
 
 from ajet.rollout.checkpoints import checkpoints, step_of
@@ -93,7 +94,7 @@ def saved_before(run_dir: Path, step: float = math.inf) -> Path | None:
 def train_again(checkpoint: Path | None, learning_rate: float | None) -> str:
     """The remedy for a model that training has ruined; ``checkpoint`` is the last from before."""
     start = (
-        f"from its last checkpoint before that, if it is still good (--model {checkpoint}),"
+        f"from its last checkpoint before that, if it is still good (--model {shlex.quote(str(checkpoint))}),"
         if checkpoint
         else "from the beginning"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from textwrap import shorten
@@ -88,11 +89,8 @@ def page(job: Job, report: Report) -> str:
     parts.append(
         "Timelines, trees and breaks: see “The context tracker” in the documentation (docs/tracker.md)."
     )
-    next_ = [
-        ("the whole run", f"ajet show {report.run_dir}"),
-        ("one episode", f"ajet show {report.run_dir} {first}"),
-    ]
-    parts.append(table(next_))
+    show = shlex.join(["ajet", "show", str(report.run_dir)])
+    parts.append(table([("the whole run", show), ("one episode", f"{show} {first and shlex.quote(first)}")]))
     return "\n\n".join(parts)
 
 

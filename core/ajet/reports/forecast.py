@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator
 
 from ajet.job.job import Job
@@ -52,7 +53,12 @@ def page(job: Job, found: Forecast) -> str:
     if more := warnings_of(report):
         parts.append("\n".join(f"! {what}\n  -> {remedy}" for what, remedy in more))
     parts.append(
-        table([("every episode", f"ajet show {report.run_dir}"), ("what it means", "docs/alarms.md")])
+        table(
+            [
+                ("every episode", shlex.join(["ajet", "show", str(report.run_dir)])),
+                ("what it means", "docs/alarms.md"),
+            ]
+        )
     )
     return "\n\n".join(parts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 import threading
 import time
@@ -39,7 +40,7 @@ def describe_ended(how: str, run_dir: Path | None, *, without_checkpoint: bool =
     from ajet.rollout.checkpoints import checkpoints
 
     last = checkpoints(run_dir)
-    resume = f"resume with: ajet run --resume {run_dir}"
+    resume = f"resume with: ajet run --resume {shlex.quote(str(run_dir))}"
     kept = resume if without_checkpoint else "no checkpoint yet"
     return f"{how}. Run folder: {run_dir}; {f'last checkpoint: {last[-1]}; {resume}' if last else kept}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -203,7 +204,7 @@ def _advice(run: Run, outcome: Outcome, change: Change | None, alarms: Sequence[
     elif outcome == "no change shown":
         yield "`ajet forecast JOB` says what stands in the way; or train more steps, and validate on more tasks (eval.episodes)."
     elif outcome == "learned" and change and change.after < SOLVED and _has_signal(run):
-        yield f"Train on, as the reward is not near its end: ajet run --resume {run.dir} --steps N."
+        yield f"Train on, as the reward is not near its end: ajet run --resume {shlex.quote(str(run.dir))} --steps N."
     if change is None or "validation" not in change.figure:
         yield "With validation tasks (task.validation), a verdict compares the same tasks before and after."
 

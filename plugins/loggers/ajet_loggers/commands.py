@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -31,4 +32,4 @@ def app(
     found = fetch(url, into, options)
     print(f"fetched {found}")
     if (found / "job.yaml").exists():
-        print(f"go on with: ajet run --resume {found}")
+        print(f"go on with: ajet run --resume {shlex.quote(str(found))}")

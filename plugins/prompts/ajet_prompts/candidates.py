@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -113,7 +114,7 @@ class Candidates:
         if broken:
             raise AjetError(
                 f"episode {broken[0].id}: {broken[0].failure}: {broken[0].error}. The search has stopped; resume it with "
-                f"ajet run --resume {self._recorder.dir}"
+                f"ajet run --resume {shlex.quote(str(self._recorder.dir))}"
             )
         if not texts and all(episode.failed for episode in episodes):
             raise AjetError(f"all {len(episodes)} episodes failed: {describe_failures(episodes)}")

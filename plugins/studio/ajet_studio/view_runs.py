@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
@@ -123,7 +124,9 @@ def run(run: OpenRun) -> dict[str, Any]:
     names = _names(metrics)
     alarms = [name.removeprefix("alarm/") for name in names if name.startswith("alarm/")]
     if alarms and not row["problem"]:  # of a run that goes on; it is told with one that has ended
-        row["problem"] = f"alarms: {', '.join(alarms)}; ajet show {run.dir} has their remedies"
+        row["problem"] = (
+            f"alarms: {', '.join(alarms)}; ajet show {shlex.quote(str(run.dir))} has their remedies"
+        )
     if row["state"] != "live" and torn(run.dir / JOURNAL):
         problems.append(f"{JOURNAL}: the last line was cut off; it is left out")
     return {
