@@ -1,4 +1,4 @@
-"""docs/services.md, run as it stands there."""
+"""The services of docs/environments.md, run as they stand there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.pages import files, page
 from tests.ports import free_port
 from tests.program import Program
 
-PAGE = page("docs/services.md")
+PAGE = page("docs/environments.md").partition("\n## Services\n")[2]
 pytest.importorskip("openai")
 
 

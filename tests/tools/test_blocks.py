@@ -27,7 +27,6 @@ TESTED = {
     "docs/readers.md": "plugins/readers/test_readers_page.py",
     "docs/recordings.md": "rollout/test_recordings_page.py",
     "docs/starter.md": "plugins/local/test_starter.py",
-    "docs/services.md": "services/test_services_page.py",
 }
 """The test that runs the blocks of a page which the build does not run."""
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
