@@ -23,6 +23,7 @@ NAMES = (
     "word_problems",
     "bfcl",
     "sqlite_agent",
+    "reasoning_gym",
     "countdown",
     "frozenlake",
     "apps",
