@@ -12,7 +12,6 @@ run_blocks = tool("run_blocks")
 
 TESTED = {
     "README.md": "e2e/test_docs.py",
-    "docs/agentscope-studio.md": "plugins/agentscope/test_studio_logger.py",
     "docs/algorithms.md": "learning/test_algorithms.py",
     "docs/frameworks.md": "plugins/test_frameworks_page.py",
     "docs/judges.md": "plugins/judges/test_judges_page.py",

@@ -22,7 +22,7 @@ from ajet.interfaces.reader import Reader, read_all
 from ajet.job.config import Layers
 from ajet.job.prepare import build_plugin
 from ajet_readers import Traces
-from tests.pages import files, page
+from tests.pages import blocks, page
 
 DUMPS = Path(__file__).parent / "studio"
 FIRST, SECOND = "What grows in the woods?", "How old do they get?"
@@ -139,7 +139,8 @@ def test_the_reader_of_the_page_reads_studios_own_file(
     database("agentscope_1").rename(kept / "database.sqlite")
     monkeypatch.setenv("HOME", str(tmp_path))
     layers = Layers()
-    job = yaml.safe_load(files(page("docs/agentscope-studio.md"))["job.yaml"])
+    (shown,) = (block for block in blocks(page("docs/readers.md"), "yaml") if "database.sqlite" in block)
+    job = yaml.safe_load(shown)
     layers.add(job, "job.yaml", tmp_path)
     reader = build_plugin(layers, Reader, layers.job().task.reader, "task.reader")
     assert isinstance(reader, Traces)
