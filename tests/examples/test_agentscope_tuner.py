@@ -38,6 +38,7 @@ def test_its_questions_are_as_the_script_writes_them_and_those_of_the_test_are_h
     assert not questions["train"] & questions["test"]
 
 
+@pytest.mark.whole
 @pytest.mark.models("starter")
 def test_it_runs_from_the_preview_to_the_checkpoint(main: Any, capsys: pytest.CaptureFixture[str]) -> None:
     tuned = main(steps=2)

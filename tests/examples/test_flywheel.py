@@ -53,6 +53,7 @@ class Served(Warm):
 started: list[Served] = []
 
 
+@pytest.mark.whole
 def test_a_round_serves_collects_makes_tasks_trains_and_serves_the_checkpoint(
     example: Any, tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

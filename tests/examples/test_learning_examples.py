@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,7 @@ import yaml
 
 from ajet.interfaces.workflow import load_object
 from ajet.job.models import find_recipe
-from tests.patience import PATIENCE
 from tests.tiers import fast
-from tests.warm import Warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("countdown", "frozenlake", "rubric", "learn_to_ask", "math_code", "coding")
@@ -47,7 +46,7 @@ def reader(name: str, **fields: Any) -> Any:
     return load_object(f"{EXAMPLES / name}/{job['task']['reader']['type']}", "task.reader.type")(**fields)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", fast({1, 2, 3, 5}, NAMES))  # the others import reasoning-gym, for seconds
 def test_tasks_are_reproducible_distinct_and_those_held_out_are_in_no_transcript(name: str) -> None:
     train, held = (list(reader(name, count=200, held_out=out).tasks()) for out in (False, True))
     assert [t.id for t in train] == [t.id for t in reader(name, count=200).tasks()]
@@ -75,10 +74,10 @@ def recipe_name(name: str) -> str:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("name", fast({0}, NAMES))
-def test_the_agent_works_with_a_scripted_model(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", fast({2}, NAMES))
+def test_the_agent_works_with_a_scripted_model(
+    name: str, command: Callable[..., str], tmp_path: Path
+) -> None:
     script = tmp_path / "answers.yaml"
     script.write_text(yaml.safe_dump(ANSWERS[name]))
-    process = Warm("check", str(EXAMPLES / name / "job.yaml"), "--answers", str(script), cwd=tmp_path)
-    output, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, output
+    command("check", str(EXAMPLES / name / "job.yaml"), "--answers", str(script))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
+import socket
 from pathlib import Path
 
 import pytest
 import yaml
+from huggingface_hub import constants
 
-from tests.patience import PATIENCE
+from tests.program import Program
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -35,21 +34,19 @@ def test_tasks_and_runs_that_somebody_made_in_the_example_do_not_matter(tmp_path
 
 
 @pytest.mark.e2e
-def test_the_job_is_checked_without_fetching_anything(tmp_path: Path) -> None:
+def test_the_job_is_checked_without_fetching_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ajet: Program
+) -> None:
     folder = copied(tmp_path)
     (folder / "tasks").mkdir()
     for split in ("train", "validation"):
         (folder / "tasks" / f"{split}.jsonl").write_text('{"id": "1", "query": "1 + 1 =", "answer": "2"}\n')
-    done = subprocess.run(
-        [sys.executable, "-m", "ajet", "run", "job.yaml", "--dry-run", "--memory-limit", "6GiB"],
-        cwd=folder,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr
-    job = yaml.safe_load(done.stdout)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(socket, "getaddrinfo", None)  # it would be called for the Hub's address
+    outcome = ajet("run", "job.yaml", "--dry-run", "--memory-limit", "6GiB")
+    assert outcome.code == 0, outcome.err
+    job = yaml.safe_load(outcome.out)
     assert job["model"] == "Qwen/Qwen3-0.6B"
     assert job["targets"]["policy"]["lora"]["rank"] == 16
     assert job["backbone"]["local"]["memory_limit"] == "6GiB"

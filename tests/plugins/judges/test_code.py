@@ -14,8 +14,10 @@ from ajet_judges import Code
 from ajet_judges.blocks import program_in
 from ajet_judges.matching import same_output, same_value
 from ajet_judges.sandbox import Limits
+from tests.tiers import fast
 
 from .test_sandbox import with_walls
+from .together import together
 
 CALLS = [{"call": "add(2, 3)", "result": 5}, {"call": "add('a', 'b')", "result": "ab"}]
 DOUBLES = [{"input": "2\n", "output": "4\n"}, {"input": "5", "output": "10"}]
@@ -26,10 +28,21 @@ ENDLESS = ("while True: pass", "import time\ntime.sleep(90)")
 
 
 def judge(response: Any, tests: Any, beside: dict[str, Any] | None = None, **fields: Any) -> JudgeOutput:
+    return asyncio.run(judged(response, tests, beside, **fields))
+
+
+async def judged(
+    response: Any, tests: Any, beside: dict[str, Any] | None = None, **fields: Any
+) -> JudgeOutput:
     task = Task("t1", metadata={"tests": tests, **(beside or {})})
     output = WorkflowOutput(response=response)
     code = Code(**{"limits": PATIENT, **fields})
-    return asyncio.run(code.judge(task, output, EpisodeView("e", "t1", 0, 0)))
+    return await code.judge(task, output, EpisodeView("e", "t1", 0, 0))
+
+
+def rewards(*judgements: Any) -> list[float]:
+    """Of `judged`, in one sandbox."""
+    return [verdict.reward for verdict in together(judgements)]
 
 
 @with_walls
@@ -51,25 +64,29 @@ def test_programs_that_read_and_write() -> None:
     assert judge("print(2 * int(input())); raise SystemExit(1)", DOUBLES).reward == 0.0
 
 
+def left(folder: Path, tests: Any, **texts: str) -> Any:
+    """The verdict on an agent that has left a module of each text; to be awaited."""
+    files = {}
+    for name, text in texts.items():
+        files[f"{name.replace('__', '/')}.py"] = path = folder / f"{len(list(folder.iterdir()))}.py"
+        path.write_text(text)
+    output = WorkflowOutput(response="done", files=files)
+    task = Task("t1", metadata={"tests": tests})
+    return Code(limits=PATIENT).judge(task, output, EpisodeView("e", "t1", 0, 0))
+
+
 @with_walls
 def test_collected_files_are_the_program(tmp_path: Path) -> None:
-    def judged(tests: Any, **texts: str) -> float:
-        files = {}
-        for name, text in texts.items():
-            files[f"src/{name}.py"] = tmp_path / f"{name}.py"
-            files[f"src/{name}.py"].write_text(text)
-        (tmp_path / "main.py").write_text("from src import farm\nprint(farm.area(int(input()), 2))")
-        files["main.py"] = tmp_path / "main.py"
-        output = WorkflowOutput(response="done", files=files)
-        task = Task("t1", metadata={"tests": tests})
-        return asyncio.run(Code(limits=PATIENT).judge(task, output, EpisodeView("e", "t1", 0, 0))).reward
-
-    for tests in (
+    main = "from src import farm\nprint(farm.area(int(input()), 2))"
+    right, wrong = "def area(a, b): return a * b", "def area(a, b): return a + b"
+    all_tests: list[Any] = [
         "from src.farm import area\nassert area(2, 3) == 6",
         [{"call": "__import__('src.farm').farm.area(2, 3)", "result": 6}, {"input": "3", "output": "6"}],
-    ):
-        assert judged(tests, farm="def area(a, b): return a * b") == 1.0
-        assert judged(tests, farm="def area(a, b): return a + b") == 0.0
+    ]
+    found = rewards(
+        *(left(tmp_path, tests, main=main, src__farm=farm) for tests in all_tests for farm in (right, wrong))
+    )
+    assert found == [1.0, 0.0] * 2
 
 
 ADD = "def add(a, b):\n    return a + b"
@@ -119,13 +136,19 @@ FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def of_forms() -> dict[str, list[float]]:
+    """The rewards of a right and of a wrong program, by the form of the tests."""
+    right = [METHOD if form == "LeetCode" else ADD for form in FORMS]
+    wrong = [source.replace("a + b", "0") for source in right]
+    found = rewards(*map(judged, right + wrong, *zip(*[*FORMS.values()] * 2, strict=True)))
+    return {form: found[place :: len(FORMS)] for place, form in enumerate(FORMS)}
+
+
 @with_walls
 @pytest.mark.parametrize("form", FORMS)
-def test_each_form_of_tests_is_run(form: str) -> None:
-    tests, beside = FORMS[form]
-    right = METHOD if form == "LeetCode" else ADD
-    assert judge(right, tests, beside).reward == 1.0
-    assert judge(right.replace("a + b", "0"), tests, beside).reward == 0.0
+def test_each_form_of_tests_is_run(of_forms: dict[str, list[float]], form: str) -> None:
+    assert of_forms[form] == [1.0, 0.0]
 
 
 @with_walls
@@ -150,64 +173,62 @@ def test_what_needs_pytest_is_run_by_it() -> None:
     assert judge("def add(a, b): return 0", PYTEST, packages=True, limits=room).reward == 0.0
 
 
-@with_walls
-@pytest.mark.parametrize(
-    ("tests", "program"),
-    [
-        ([{"input": ["21"], "output": ["42"]}], "print(int(input()) * 2)"),
-        ('{"inputs": ["21\\n"], "outputs": ["42\\n"]}', "print(int(input()) * 2)"),
-        ('[{"input": "21", "output": "42", "testtype": "stdin"}]', "print(int(input()) * 2)"),
-        ([{"input": "21", "output": "42", "call": None, "result": None}], "print(int(input()) * 2)"),
-        ([{"input": 0, "output": 1}], "print(int(input()) + 1)"),
-        ([{"input": None, "output": "1"}], "print(1)"),
-    ],
-)
-def test_inputs_and_outputs_in_their_forms(tests: Any, program: str) -> None:
-    assert judge(program, tests).reward == 1.0
-    assert judge("print(7)", tests).reward == 0.0
+DOUBLED = "print(int(input()) * 2)"
+TALKS: list[tuple[Any, str]] = [
+    ([{"input": ["21"], "output": ["42"]}], DOUBLED),
+    ('{"inputs": ["21\\n"], "outputs": ["42\\n"]}', DOUBLED),
+    ('[{"input": "21", "output": "42", "testtype": "stdin"}]', DOUBLED),
+    ([{"input": "21", "output": "42", "call": None, "result": None}], DOUBLED),
+    ([{"input": 0, "output": 1}], "print(int(input()) + 1)"),
+    ([{"input": None, "output": "1"}], "print(1)"),
+]
 
 
 @with_walls
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def f(x):\n    print('x is', x, end='')\n    return x + 1",
-        "import atexit\natexit.register(print, 'bye')\ndef f(x):\n    return x + 1",
-        "__all__ = []\njson = sys = eval = '{}'\ndef f(x):\n    return x + 1",
-        "def f(x):\n    return x + 1\nprint(f(int(input())))",
-        "import os\ndef f(x):\n    os.write(1, b'[0, 0]')\n    return x + 1",
-    ],
-)
-def test_what_a_called_function_prints_is_not_its_result(source: str) -> None:
-    assert judge(source, [{"call": f"f({x})", "result": x + 1} for x in (1, 2)]).reward == 1.0
+def test_inputs_and_outputs_in_their_forms() -> None:
+    assert rewards(*(judged(program, tests) for tests, program in TALKS)) == [1.0] * len(TALKS)
+    assert rewards(*(judged("print(7)", tests) for tests, _ in TALKS)) == [0.0] * len(TALKS)
+
+
+PRINTING = [
+    "def f(x):\n    print('x is', x, end='')\n    return x + 1",
+    "import atexit\natexit.register(print, 'bye')\ndef f(x):\n    return x + 1",
+    "__all__ = []\njson = sys = eval = '{}'\ndef f(x):\n    return x + 1",
+    "def f(x):\n    return x + 1\nprint(f(int(input())))",
+    "import os\ndef f(x):\n    os.write(1, b'[0, 0]')\n    return x + 1",
+]
 
 
 @with_walls
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import os\nfor fd in range(1, 64):\n    try: os.write(fd, b'[0, 3]\\n[0, true]\\n')\n    except OSError: pass",
-        "import __main__, os\nfor v in vars(__main__).values():\n    os.write(3, f'{v}[0, true]\\n'.encode())",
-        "import os, subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(\"[0, 3]\")'])\nos._exit(0)",
-    ],
-)
-def test_a_program_does_not_write_its_own_result(source: str) -> None:
-    assert judge(source, [{"call": "add(1, 2)", "result": 3}]).reward == 0.0
-    assert judge(source, "assert add(1, 2) == 3").reward == 0.0
+def test_what_a_called_function_prints_is_not_its_result() -> None:
+    tests = [{"call": f"f({x})", "result": x + 1} for x in (1, 2)]
+    assert rewards(*(judged(source, tests) for source in PRINTING)) == [1.0] * len(PRINTING)
+
+
+FORGED = [
+    "import os\nfor fd in range(1, 64):\n    try: os.write(fd, b'[0, 3]\\n[0, true]\\n')\n    except OSError: pass",
+    "import __main__, os\nfor v in vars(__main__).values():\n    os.write(3, f'{v}[0, true]\\n'.encode())",
+    "import os, subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(\"[0, 3]\")'])\nos._exit(0)",
+]
+
+
+@with_walls
+def test_a_program_does_not_write_its_own_result() -> None:
+    called, asserted = [{"call": "add(1, 2)", "result": 3}], "assert add(1, 2) == 3"
+    found = rewards(*(judged(source, tests) for source in FORGED for tests in (called, asserted)))
+    assert found == [0.0] * 2 * len(FORGED)
 
 
 @with_walls
 def test_tests_of_what_an_agent_should_have_left(tmp_path: Path) -> None:
-    def judged(name: str, text: str, module: str) -> float:
-        (tmp_path / name).write_text(text)
-        output = WorkflowOutput(response="", files={name: tmp_path / name})
-        tests = f"def test_area():\n    from {module} import area\n    assert area(2) == 4\n"
-        task = Task("t", metadata={"tests": tests})
-        return asyncio.run(Code(limits=PATIENT).judge(task, output, EpisodeView("e", "t", 0, 0))).reward
-
-    assert judged("notes.txt", "I could not do it.", "farm") == 0.0
-    assert judged("farm.py", "def area(a): return a * a", "farm") == 1.0
-    assert judged("main.py", "def area(a): return a * a", "main") == 1.0
+    tests = "def test_area():\n    from {} import area\n    assert area(2) == 4\n"
+    area = "def area(a): return a * a"
+    modules = [
+        left(tmp_path, tests.format("farm"), notes="I could not do it."),
+        left(tmp_path, tests.format("farm"), farm=area),
+        left(tmp_path, tests.format("main"), main=area),
+    ]
+    assert rewards(*modules) == [0.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -261,27 +282,33 @@ def test_texts_of_asserts() -> None:
     assert judge("def add(a, b): return 5", tests).reward == 0.0
 
 
+WRONG = [
+    "import os; os._exit(0)",
+    "import sys; sys.exit()",
+    "print('5\\n5\\n\"ab\"')",
+    "def add(a, b): return True",
+    "class Equal:\n    def __eq__(self, o): return True\ndef add(a, b): return Equal()",
+    "import json\njson.dumps = lambda v: 'anything'\ndef add(a, b): return 0",
+    "def add(a, b): return float('nan')",
+    "syntax error(",
+]
+
+
 @with_walls
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import os; os._exit(0)",
-        "import sys; sys.exit()",
-        "print('5\\n5\\n\"ab\"')",
-        "def add(a, b): return True",
-        "class Equal:\n    def __eq__(self, o): return True\ndef add(a, b): return Equal()",
-        "import json\njson.dumps = lambda v: 'anything'\ndef add(a, b): return 0",
-        "def add(a, b): return float('nan')",
-        "syntax error(",
-        *ENDLESS,
-    ],
-)
-def test_what_does_not_solve_the_task_has_nothing(source: str) -> None:
-    limits = QUICK if source in ENDLESS else PATIENT
-    assert judge(source, CALLS, partial=True, limits=limits).reward == 0.0
-    if "print" not in source:
-        asserted = judge(source, "assert add(2, 3) == 5 and add('a', 'b') == 'ab'", limits=limits)
-        assert asserted.reward == 0.0 or "Equal" in source
+def test_what_does_not_solve_the_task_has_nothing() -> None:
+    found = rewards(*(judged(source, CALLS, partial=True) for source in WRONG))
+    assert found == [0.0] * len(WRONG)
+    asserted = "assert add(2, 3) == 5 and add('a', 'b') == 'ab'"
+    # A text cannot tell what is equal to everything.
+    sources = [source for source in WRONG if "Equal" not in source]
+    assert rewards(*(judged(source, asserted) for source in sources)) == [0.0] * len(sources)
+
+
+@with_walls
+@pytest.mark.parametrize("source", fast({1}, ENDLESS))
+def test_what_does_not_end_has_nothing(source: str) -> None:
+    assert judge(source, CALLS, partial=True, limits=QUICK).reward == 0.0
+    assert judge(source, "assert add(2, 3) == 5", limits=QUICK).reward == 0.0
 
 
 @with_walls

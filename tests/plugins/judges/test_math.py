@@ -12,6 +12,7 @@ import pytest
 from ajet import EpisodeView, Task, WorkflowOutput
 from ajet_judges import Math
 from ajet_judges.numbers import final_number, unlike
+from tests.tiers import thinned
 
 
 def reward(response: Any, answer: Any, judge: Math | None = None) -> float:
@@ -54,6 +55,7 @@ def test_a_response_without_a_number_is_wrong(response: str | None) -> None:
 
 @pytest.mark.parametrize("answer", [None, "", ["42"], "forty-two", float("nan")])
 @pytest.mark.parametrize("response", ["42", None])
+@thinned
 def test_a_task_without_a_number_is_an_error_that_names_it(answer: Any, response: str | None) -> None:
     with pytest.raises(ValueError, match="task 't1'"):
         reward(response, answer)

@@ -192,7 +192,7 @@ def test_sockets_on_their_way_through_another_socket_are_counted() -> None:
     assert ran.cause == "memory", ran
 
 
-@pytest.mark.parametrize("isolation", ["full", "limits"])
+@pytest.mark.parametrize("isolation", fast({1}, ["full", "limits"]))
 @linux
 def test_processor_time_of_children_that_nobody_waits_for_is_counted(isolation: str) -> None:
     """Where a program ignores the end of its children, no parent is ever charged for them."""
