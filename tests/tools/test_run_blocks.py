@@ -103,4 +103,4 @@ def test_the_first_agent_is_the_readmes() -> None:
         return [block.code for block in run_blocks.blocks(page(path)) if block.file == "my_agent.py"]
 
     assert agents("docs/start.md") == agents("README.md") != []
-    assert agents("docs/own-loop.md") == agents("docs/exactness.md") != []
+    assert agents("docs/python.md") == agents("docs/exactness.md") != []
