@@ -1,4 +1,4 @@
-"""docs/model-selection.md: its examples run as they stand."""
+"""The choice of a model in docs/before-you-train.md: its examples run as they stand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from werkzeug import Request, Response
 from tests.pages import blocks, files, page
 from tests.program import Program
 
-PAGE = page("docs/model-selection.md")
+PAGE = page("docs/before-you-train.md")
 
 
 @pytest.fixture
@@ -44,14 +44,14 @@ def _without_seconds(text: str) -> list[list[str]]:
 
 
 def test_the_command_prints_the_table_of_the_page(example: HTTPServer, ajet: Program) -> None:
-    outcome = ajet("eval", "job.yaml", "--models", "small,strong")
+    outcome = ajet("eval", "compare.yaml", "--models", "small,strong")
     assert outcome.code == 0, outcome.err
     (shown,) = [code for code in blocks(PAGE, "") if code.startswith("$ ajet eval")]
     assert _without_seconds(outcome.out) == _without_seconds(shown.partition("\n")[2])
 
 
 def test_the_python_example_prints_the_same(example: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = [code for code in blocks(PAGE, "python") if "import ajet\n" in code]
+    (code,) = [code for code in blocks(PAGE, "python") if "ajet.select_model" in code]
     exec(code, {})
     printed = capsys.readouterr().out
     assert printed.startswith("strong True 0.0156")

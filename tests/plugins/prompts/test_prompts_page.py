@@ -1,4 +1,4 @@
-"""docs/prompts.md: its example runs as it stands."""
+"""The tuning of prompts in docs/before-you-train.md: its example runs as it stands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.program import Program
 
 from . import hidden
 
-PAGE = page("docs/prompts.md")
+PAGE = page("docs/before-you-train.md")
 
 
 @pytest.fixture
