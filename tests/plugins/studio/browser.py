@@ -56,24 +56,63 @@ def _program() -> str:
 class Reader:
     """A page of a studio, as its reader uses it. ``faults`` are errors of scripts, and what the Content-Security-Policy forbade."""
 
-    def __init__(self, page: Any, studio: runs.Studio) -> None:
+    studio: runs.Studio
+
+    def __init__(self, page: Any) -> None:
         self.page = page
-        self.studio = studio
         self.faults: list[str] = []
         page.set_default_timeout(PATIENCE)
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("console", self._console)
         page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.goto(f"{studio.url}/?token={runs.TOKEN}")
-        self.settled()
+
+    @contextmanager
+    def at(self, studio: runs.Studio) -> Iterator[Reader]:
+        """A block with this reader at a studio, which must end without faults. The next block at the same one goes on in its page,
+        as to load it anew costs as much as a test; unless the page has something to remember."""
+        self.studio = studio
+        self.faults.clear()
+        self.page.set_viewport_size(SIZE)
+        self.page.emulate_media(color_scheme="light")
+        try:
+            yield self
+        finally:
+            self.page.unroute_all()
+            if self._is_there and self.page.evaluate("localStorage.length"):
+                self.page.evaluate("localStorage.clear()")
+                self.page.goto("about:blank")
+            elif self._is_there:
+                self.open("/run?run=nowhere")  # which follows no run
+        assert self.faults == []
+
+    @property
+    def _is_there(self) -> bool:
+        return str(self.page.url).startswith(f"{self.studio.url}/")
 
     def _console(self, message: Any) -> None:
         if message.type == "error" and not message.text.startswith("Failed to load resource"):
             self.faults.append(message.text)
 
+    def load(self, path: str) -> None:
+        """Open an address, as from a bookmark; the first one with the token, as the program prints it."""
+        token = "" if self._is_there else f"{'&' if '?' in path else '?'}token={runs.TOKEN}"
+        self.page.goto(self.studio.url + path + token)
+        self.settled()
+
     def open(self, path: str) -> None:
-        """Open an address, as from a bookmark."""
-        self.page.goto(self.studio.url + path)
+        """Open an address, as by a link where the page is there already."""
+        if not self._is_there:
+            self.load(path)
+            return
+        self.page.evaluate(
+            """path => {
+                const link = Object.assign(document.createElement("a"), { href: path });
+                document.body.append(link);
+                link.click();
+                link.remove();
+            }""",
+            path,
+        )
         self.settled()
 
     def settled(self) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ajet_studio.library import Library
 
 from . import runs
 
@@ -32,8 +35,21 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.fixture
-def own(folder: Path) -> Iterator[runs.Studio]:
-    """A studio over the empty folder."""
-    with runs.serving(folder) as found:
+@pytest.fixture(scope="session")
+def shelf() -> runs.Shelf:
+    """What the next studio serves."""
+    return runs.Shelf()
+
+
+@pytest.fixture(scope="session")
+def shelf_studio(shelf: runs.Shelf) -> Iterator[runs.Studio]:
+    """A studio over it."""
+    with runs.serving_library(shelf) as found:
         yield found
+
+
+@pytest.fixture
+def own(folder: Path, shelf: runs.Shelf, shelf_studio: runs.Studio) -> Iterator[runs.Studio]:
+    """A studio over the empty folder."""
+    with closing(Library(folder)) as shelf.now:
+        yield shelf_studio

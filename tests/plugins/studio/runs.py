@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import openai
@@ -112,10 +112,10 @@ def serving(folder: Path) -> AbstractContextManager[Studio]:
 
 
 @contextmanager
-def serving_library(library: Library) -> Iterator[Studio]:
+def serving_library(library: Library | Shelf) -> Iterator[Studio]:
     """The same for a library, which is closed at the end."""
     listening: socket.socket = listen("127.0.0.1", 0, "the studio")
-    server = StudioServer(library, listening, TOKEN, frozenset())
+    server = StudioServer(cast(Library, library), listening, TOKEN, frozenset())
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -131,6 +131,18 @@ def serving_library(library: Library) -> Iterator[Studio]:
         thread.join()
         library.close()
         listening.close()
+
+
+class Shelf:
+    """Stands for one library after the other, so that many tests have one server, and a page that is loaded once."""
+
+    now: Library
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.now, name)
+
+    def close(self) -> None:
+        """Each library is closed by who has opened it."""
 
 
 def line(id: str, **values: Any) -> str:

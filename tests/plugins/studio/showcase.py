@@ -37,6 +37,7 @@ TASKS = {
     "days": ("A ship sails for 9 weeks. How many days is that?", "9 * 7", "63"),
 }
 MEMBERS = 4
+CLIENT = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 TOOL = {
     "type": "function",
     "function": {
@@ -49,28 +50,27 @@ TOOL = {
 
 async def agent(task: ajet.Task) -> str:
     """A solver with a tool, and a critic who reads its answer. Every third episode trims what the solver said."""
-    client = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
     messages: list[Any] = [
         {"role": "system", "content": "Use the calculator, then answer with one number."},
         {"role": "user", "content": task.query},
     ]
     with ajet.label(agent="solver"):
-        made = await client.chat.completions.create(model="m", messages=messages, tools=[TOOL])  # type: ignore[list-item]
+        made = await CLIENT.chat.completions.create(model="m", messages=messages, tools=[TOOL])  # type: ignore[list-item]
         asked = made.choices[0].message
         messages.append(asked.model_dump(exclude_none=True))
         for call in asked.tool_calls or []:
             given = json.loads(call.function.arguments)["expression"]  # type: ignore[union-attr]
             messages.append({"role": "tool", "tool_call_id": call.id, "content": str(eval(given, {}))})
-        made = await client.chat.completions.create(model="m", messages=messages, tools=[TOOL])  # type: ignore[list-item]
+        made = await CLIENT.chat.completions.create(model="m", messages=messages, tools=[TOOL])  # type: ignore[list-item]
         answer = made.choices[0].message.content or ""
         messages += [
             {"role": "assistant", "content": answer.replace("  ", " ")},
             {"role": "user", "content": "Say it again, as a whole sentence."},
         ]
-        made = await client.chat.completions.create(model="m", messages=messages, tools=[TOOL])  # type: ignore[list-item]
+        made = await CLIENT.chat.completions.create(model="m", messages=messages, tools=[TOOL])  # type: ignore[list-item]
     with ajet.label(agent="critic"):
         question = f"Is this right? {task.query} {made.choices[0].message.content}"
-        await client.chat.completions.create(model="m", messages=[{"role": "user", "content": question}])
+        await CLIENT.chat.completions.create(model="m", messages=[{"role": "user", "content": question}])
     if "lost" in answer:
         raise ValueError("the answer has no number")
     return answer.strip()

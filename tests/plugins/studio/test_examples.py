@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from tests.patience import PATIENCE
-from tests.tiers import fast
 from tests.tiny import save_tiny_model
 from tests.warm import Warm
 
 from . import browser, runs
-from .test_page import address, reading
+from .test_page import address
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NAMES = ("countdown", "frozenlake", "apps", "rubric", "learn_to_ask")
@@ -29,7 +28,7 @@ SETTINGS = {
     "run.dir": "runs",
 }
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # test_page.py has every view, of other runs
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", fast({4}, NAMES))  # it makes its tasks in no time
+@pytest.mark.parametrize("name", NAMES)
 def test_a_run_of_an_example_opens_in_every_view(
     name: str, model: Path, chromium: Any, tmp_path: Path
 ) -> None:
@@ -61,9 +60,8 @@ def test_a_run_of_an_example_opens_in_every_view(
     )
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
-    with runs.serving(tmp_path / "runs") as studio:
-        for reader in reading(chromium, studio):
-            check_views(reader)
+    with runs.serving(tmp_path / "runs") as studio, browser.Reader(chromium.new_page()).at(studio) as reader:
+        check_views(reader)
 
 
 def check_views(reader: browser.Reader) -> None:

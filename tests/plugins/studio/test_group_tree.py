@@ -1,12 +1,9 @@
-"""The tree of a group: as the server tells it, and as the page draws it."""
+"""The tree of a group, as the server tells it; test_page.py has how the page draws it."""
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,17 +11,26 @@ from ajet.rollout.batch_record import BATCHES, trained_advantages
 from ajet_studio import view_episodes
 from tests.audit.conftest import Runs
 from tests.audit.conftest import runs as recorded  # noqa: F401
+from tests.audit.conftest import saved_tokenizer as saved_tokenizer
 from tests.audit.test_forks import FORKED, by_member, steady, varied
 
-from . import browser, runs
+from . import runs
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the run of the first test is kept for the others."""
+    return tmp_path_factory.mktemp("forked") / "run"
 
 
 @pytest.fixture
-def forked(recorded: Runs, folder: Path) -> str:  # noqa: F811
+def forked(kept: Path, request: pytest.FixtureRequest, folder: Path) -> str:
     """The id of a run with forks of forks in the folder of the studio."""
-    shutil.copytree(
-        recorded.run(steady, by_member, varied, rollout=FORKED, credit="tree", steps=1), folder / "forked"
-    )
+    if not kept.exists():
+        recorded: Runs = request.getfixturevalue("recorded")
+        made = recorded.run(steady, by_member, varied, rollout=FORKED, credit="tree", steps=1)
+        shutil.copytree(made, kept)
+    shutil.copytree(kept, folder / "forked")
     return "forked"
 
 
@@ -89,35 +95,3 @@ def test_a_large_tree_is_cut_and_a_missing_group_is_refused(
     assert sum(len(node["stretches"]) for node in found["nodes"]) == 3 and found["left_out"] > 0
     status, said = own.refused("grouptree", run=forked, phase="train", step=9, task=task)
     assert status == 404 and "no episodes of this task" in said
-
-
-# --------------------------------------------------------------------------- the page
-
-
-@pytest.fixture
-def reader(own: runs.Studio, forked: str) -> Iterator[browser.Reader]:
-    """A reader in a real browser. It starts after the run, which needs an event loop of its own."""
-    pytest.importorskip("playwright", reason="playwright is not installed")
-    with browser.chromium() as chromium:
-        context = chromium.new_context(viewport=browser.SIZE)
-        found = browser.Reader(context.new_page(), own)
-        yield found
-        context.close()
-        assert found.faults == []
-
-
-def test_the_page_draws_the_tree_and_leads_to_its_episodes(reader: browser.Reader, forked: str) -> None:
-    task = reader.studio.get("episodes", run=forked)["rows"][0]["task"]
-    reader.open(f"/group?run={forked}&phase=train&step=1&task={task}")
-    reader.press("2")
-    reader.arrives("tab=tree")
-    reader.sees("is a fork: the calls before it are shared")
-    assert reader.page.locator(".tree rect.good").count() and reader.page.locator(".tree rect.bad").count()
-    titles: list[Any] = reader.page.locator(".tree rect title").all_text_contents()
-    assert any(
-        re.fullmatch(r"calls? [\d–]+, \S+, advantage [+−][\d.]+, value [\d.]+", title) for title in titles
-    ), titles
-    assert any("reward" in title for title in titles)
-    assert reader.nodes() < browser.MOST_NODES and reader.too_wide() <= 0
-    reader.page.locator("tbody a").first.click()
-    reader.arrives("/episode?")

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -19,6 +20,11 @@ from playwright.sync_api import expect
 
 import ajet_studio
 from ajet_studio.library import open_library
+from tests.audit.conftest import Runs
+from tests.audit.conftest import runs as recorded  # noqa: F401
+from tests.audit.conftest import saved_tokenizer as saved_tokenizer
+from tests.audit.test_forks import FORKED, by_member, steady, varied
+from tests.tiers import fast
 
 from . import browser, runs, showcase
 
@@ -34,7 +40,7 @@ def shown(trained: Path, tmp_path_factory: pytest.TempPathFactory, tokenizer: An
     folder = tmp_path_factory.mktemp("shown")
     shutil.copytree(trained, folder / "trained")
     showcase.write_run(folder / "steady", tokenizer, seed=1, skill=0.08, learning_rate=1e-4)
-    showcase.write_run(folder / "hasty", tokenizer, seed=2, skill=0.03, learning_rate=5e-4, steps=4)
+    showcase.write_run(folder / "hasty", tokenizer, seed=2, skill=0.03, learning_rate=5e-4, steps=2)
     return folder
 
 
@@ -52,25 +58,30 @@ def studio(shown: Path) -> Iterator[runs.Studio]:
         yield found
 
 
-def reading(chromium: Any, studio: runs.Studio, **options: Any) -> Iterator[browser.Reader]:
-    """A reader whose page must end without faults."""
-    context = chromium.new_context(viewport=browser.SIZE, **options)
-    reader = browser.Reader(context.new_page(), studio)
-    yield reader
-    context.close()
-    assert reader.faults == []
+@pytest.fixture(scope="module")
+def anyone(chromium: Any) -> browser.Reader:
+    """Who reads one studio after the other: a new page costs as much as a test."""
+    return browser.Reader(chromium.new_page())
+
+
+@pytest.fixture(scope="module")
+def regular(chromium: Any) -> browser.Reader:
+    """Who stays with one studio."""
+    return browser.Reader(chromium.new_page())
 
 
 @pytest.fixture
-def reader(chromium: Any, studio: runs.Studio) -> Iterator[browser.Reader]:
+def reader(regular: browser.Reader, studio: runs.Studio) -> Iterator[browser.Reader]:
     """A reader of the folder's runs."""
-    yield from reading(chromium, studio)
+    with regular.at(studio):
+        yield regular
 
 
 @pytest.fixture
-def watcher(chromium: Any, own: runs.Studio) -> Iterator[browser.Reader]:
+def watcher(anyone: browser.Reader, own: runs.Studio) -> Iterator[browser.Reader]:
     """A reader of the folder of the test's own."""
-    yield from reading(chromium, own)
+    with anyone.at(own):
+        yield anyone
 
 
 def address(path: str, *pairs: tuple[str, Any], **query: Any) -> str:
@@ -106,28 +117,24 @@ VIEWS = {
 }
 
 
-@pytest.fixture(scope="module")
-def visitor(chromium: Any, studio: runs.Studio) -> Iterator[browser.Reader]:
-    """A reader who goes through all views."""
-    yield from reading(chromium, studio)
+def test_every_view_has_an_address_and_fits_a_narrow_window(reader: browser.Reader) -> None:
+    for path, heading in VIEWS.values():
+        assert reader.studio.client.get(path).text == (PAGE / "index.html").read_text()
+        reader.open(path)
+        assert reader.page.locator("h1").all_text_contents() == [heading]
+        assert reader.nodes() < browser.MOST_NODES
+        reader.page.set_viewport_size({"width": 320, "height": 256})  # as at 400 %
+        assert reader.too_wide() <= 0, path
+        reader.page.set_viewport_size(browser.SIZE)
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_every_view_has_an_address_and_no_serious_problem_of_access(
-    visitor: browser.Reader, view: str
-) -> None:
-    path, heading = VIEWS[view]
-    visitor.open(path)
-    assert visitor.page.locator("h1").all_text_contents() == [heading]
-    assert visitor.nodes() < browser.MOST_NODES
-    assert visitor.violations() == []
-    visitor.page.emulate_media(color_scheme="dark")
-    assert visitor.violations("color-contrast") == []
-    visitor.page.emulate_media(color_scheme="light")
-    visitor.page.set_viewport_size({"width": 320, "height": 256})  # as at 400 %
-    assert visitor.too_wide() <= 0
-    visitor.page.set_viewport_size(browser.SIZE)
-    assert visitor.faults == []
+# A page of curves, a table, a transcript, and cards.
+@pytest.mark.parametrize("view", fast({2, 4, 10, 12}, list(VIEWS)))
+def test_no_view_has_a_serious_problem_of_access(reader: browser.Reader, view: str) -> None:
+    reader.open(VIEWS[view][0])
+    assert reader.violations() == []
+    reader.page.emulate_media(color_scheme="dark")
+    assert reader.violations("color-contrast") == []
 
 
 def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
@@ -147,6 +154,7 @@ def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
 
 
 def test_by_keyboard_from_the_runs_to_a_token_and_back(reader: browser.Reader) -> None:
+    reader.open("/")
     reader.press("/")
     reader.page.keyboard.type("steady")
     reader.press("Escape", "j")
@@ -182,6 +190,7 @@ def test_by_keyboard_from_the_runs_to_a_token_and_back(reader: browser.Reader) -
 
 
 def test_the_keys_are_listed_and_can_be_turned_off(reader: browser.Reader) -> None:
+    reader.open("/")
     reader.press("?")
     reader.sees("next row or message", "dialog")
     reader.page.get_by_label("Keys of one letter are on").uncheck()
@@ -208,6 +217,7 @@ def test_single_letters_in_a_field_are_text(reader: browser.Reader) -> None:
 
 
 def test_runs_are_sorted_filtered_and_compared(reader: browser.Reader) -> None:
+    reader.open("/")
     names = reader.page.locator("tbody th a")
     reader.page.get_by_role("button", name="Run", exact=True).click()
     assert names.all_text_contents() == ["hasty", "steady", "trained"]
@@ -289,7 +299,7 @@ def test_columns_of_the_runs_are_chosen_and_remembered(watcher: browser.Reader, 
     assert watcher.violations() == []
     watcher.page.get_by_label("Gain", exact=True).uncheck()
     watcher.page.get_by_label("Workflow", exact=True).check()
-    watcher.open("/")
+    watcher.load("/")
     heads = watcher.page.locator("thead th").all_inner_texts()
     assert "Workflow" in heads and "Gain" not in heads
     assert watcher.page.locator("tbody .c-validation_after").evaluate_all(
@@ -297,14 +307,14 @@ def test_columns_of_the_runs_are_chosen_and_remembered(watcher: browser.Reader, 
     )
 
 
-def test_a_folder_that_is_a_run_opens_as_the_run(chromium: Any, trained: Path) -> None:
-    with runs.serving(trained) as alone:
-        for reader in reading(chromium, alone):
-            assert reader.page.url == f"{alone.url}/run?run=."
-            assert reader.page.locator("#crumbs").get_by_text("Runs").count() == 0
-            reader.press("u")
-            reader.press("2")
-            reader.arrives("tab=steps")
+def test_a_folder_that_is_a_run_opens_as_the_run(anyone: browser.Reader, trained: Path) -> None:
+    with runs.serving(trained) as alone, anyone.at(alone) as reader:
+        reader.open("/")
+        assert reader.page.url == f"{alone.url}/run?run=."
+        assert reader.page.locator("#crumbs").get_by_text("Runs").count() == 0
+        reader.press("u")
+        reader.press("2")
+        reader.arrives("tab=steps")
 
 
 def _curves(run: Path, steps: int = 20) -> None:
@@ -551,6 +561,34 @@ def test_the_tree_counts_each_trained_token_once(reader: browser.Reader) -> None
     )
 
 
+@pytest.fixture
+def forked(recorded: Runs, folder: Path) -> str:  # noqa: F811
+    """The id of a run with forks of forks in the folder of the test's own."""
+    with ThreadPoolExecutor(1) as pool:  # in this thread, the browser's loop runs
+        wanted = {"rollout": FORKED, "credit": "tree", "steps": 1}
+        shutil.copytree(
+            pool.submit(recorded.run, steady, by_member, varied, **wanted).result(), folder / "forked"
+        )
+    return "forked"
+
+
+def test_the_tree_of_a_group_is_drawn_and_leads_to_its_episodes(watcher: browser.Reader, forked: str) -> None:
+    task = watcher.studio.get("episodes", run=forked)["rows"][0]["task"]
+    watcher.open(f"/group?run={forked}&phase=train&step=1&task={task}")
+    watcher.press("2")
+    watcher.arrives("tab=tree")
+    watcher.sees("is a fork: the calls before it are shared")
+    assert watcher.page.locator(".tree rect.good").count() and watcher.page.locator(".tree rect.bad").count()
+    titles: list[Any] = watcher.page.locator(".tree rect title").all_text_contents()
+    assert any(
+        re.fullmatch(r"calls? [\d–]+, \S+, advantage [+−][\d.]+, value [\d.]+", title) for title in titles
+    ), titles
+    assert any("reward" in title for title in titles)
+    assert watcher.nodes() < browser.MOST_NODES and watcher.too_wide() <= 0
+    watcher.page.locator("tbody a").first.click()
+    watcher.arrives("/episode?")
+
+
 def test_an_episode_is_rated_by_keyboard_and_by_form(reader: browser.Reader, shown: Path) -> None:
     reader.open(VIEWS["episode"][0])
     reader.press("+")
@@ -623,7 +661,7 @@ def test_rows_that_did_not_arrive_are_asked_for_again(watcher: browser.Reader, f
     watcher.sees("t149")
 
 
-def test_a_store_shows_its_versions_and_why_one_was_kept_back(chromium: Any, tmp_path: Path) -> None:
+def test_a_store_shows_its_versions_and_why_one_was_kept_back(anyone: browser.Reader, tmp_path: Path) -> None:
     pytest.importorskip("ajet_online", reason="the store is one of ajet-plugin-online")
     from ajet_online.store import Store
     from ajet_online.versions import Versions
@@ -634,22 +672,22 @@ def test_a_store_shows_its_versions_and_why_one_was_kept_back(chromium: Any, tmp
     versions = Versions(store)
     versions.begin("starter")
     versions.reject(0, 0.25, {}, HOSTILE.replace("\ud800", "").replace("\x00", ""))
-    with runs.serving_library(open_library(store.name)) as studio:
-        for reader in reading(chromium, studio):
-            assert reader.page.url == f"{studio.url}/run?run=."
-            reader.sees("rejected")
-            reader.sees("owned")
-            reader.sees("<b>shop")
-            reader.sees("order-7")
-            assert reader.page.locator("main img, main script").count() == 0
-            assert reader.violations() == []
-            reader.page.set_viewport_size({"width": 320, "height": 256})
-            assert reader.too_wide() <= 0
-            reader.page.set_viewport_size(browser.SIZE)
-            reader.page.get_by_role("link", name="Episodes").click()
-            reader.arrives("tab=episodes")
-            assert reader.page.locator("tbody th a").all_inner_texts()[0].startswith("last")
-            assert "Version" in reader.page.locator("thead").inner_text()
+    with runs.serving_library(open_library(store.name)) as studio, anyone.at(studio) as reader:
+        reader.open("/")
+        assert reader.page.url == f"{studio.url}/run?run=."
+        reader.sees("rejected")
+        reader.sees("owned")
+        reader.sees("<b>shop")
+        reader.sees("order-7")
+        assert reader.page.locator("main img, main script").count() == 0
+        assert reader.violations() == []
+        reader.page.set_viewport_size({"width": 320, "height": 256})
+        assert reader.too_wide() <= 0
+        reader.page.set_viewport_size(browser.SIZE)
+        reader.page.get_by_role("link", name="Episodes").click()
+        reader.arrives("tab=episodes")
+        assert reader.page.locator("tbody th a").all_inner_texts()[0].startswith("last")
+        assert "Version" in reader.page.locator("thead").inner_text()
     store.close()
 
 
@@ -803,34 +841,35 @@ ELSEWHERE = {"store": "traces.db", "grouptree": "forks"}
 """What pictures show that are not of these tests' runs."""
 
 
-@pytest.mark.parametrize("view", [view for view in PICTURES if NEW or view not in ELSEWHERE])
+# One view shows that a picture can be made; all of them are in `make test-slow`.
+@pytest.mark.parametrize("view", fast({0}, [view for view in PICTURES if NEW or view not in ELSEWHERE]))
 def test_the_pictures_of_the_documentation_are_views_of_now(
-    chromium: Any, shown: Path, view: str, tmp_path: Path
+    anyone: browser.Reader, shown: Path, view: str, tmp_path: Path
 ) -> None:
     what = f"{NEW}/runs" if NEW and view in SWEEP else str(shown)
     if view in ELSEWHERE:
         what = f"{NEW}/{ELSEWHERE[view]}"
-    with runs.serving_library(open_library(what)) as studio:
+    with runs.serving_library(open_library(what)) as studio, anyone.at(studio) as reader:
         path = _pictured(studio, view)
-        for reader in reading(chromium, studio, color_scheme="light"):
-            reader.page.set_viewport_size({"width": 1100, "height": PICTURES[view]})
-            reader.page.evaluate(
-                """localStorage.setItem("ajet.hidden", '["workflow","backbone","episodes","state","started"]')"""
-            )
-            reader.open(path)
-            if view == "store":
-                withdrawn = reader.page.locator("tr", has_text="withdrawn").first
-                withdrawn.evaluate("row => row.scrollIntoView({block: 'center'})")
-            reader.page.wait_for_timeout(300)
-            reader.page.screenshot(path=tmp_path / "whole.png")
-            picture = tmp_path / f"{view}.png"
-            colours = Image.open(tmp_path / "whole.png").convert("RGB")
-            colours.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
-                picture, optimize=True
-            )
-            assert picture.stat().st_size < 100_000
-            if NEW:
-                shutil.copy(picture, DOCS / picture.name)
+        reader.page.set_viewport_size({"width": 1100, "height": PICTURES[view]})
+        reader.open("/")
+        reader.page.evaluate(
+            """localStorage.setItem("ajet.hidden", '["workflow","backbone","episodes","state","started"]')"""
+        )
+        reader.load(path)
+        if view == "store":
+            withdrawn = reader.page.locator("tr", has_text="withdrawn").first
+            withdrawn.evaluate("row => row.scrollIntoView({block: 'center'})")
+        reader.page.wait_for_timeout(300)
+        reader.page.screenshot(path=tmp_path / "whole.png")
+        picture = tmp_path / f"{view}.png"
+        colours = Image.open(tmp_path / "whole.png").convert("RGB")
+        colours.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+            picture, optimize=True
+        )
+        assert picture.stat().st_size < 100_000
+        if NEW:
+            shutil.copy(picture, DOCS / picture.name)
 
 
 def _pictured(studio: runs.Studio, view: str) -> str:
