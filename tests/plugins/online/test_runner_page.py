@@ -1,4 +1,4 @@
-"""docs/online-runner.md: its example works, and its tables are those of the code."""
+"""The shadow runs of docs/online.md: their example works, and the tables are those of the code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.pages import blocks, files, page
 
 from .fake_explorer import KEY, FakeExplorer, Message, call_tools, fake_explorer, say
 
-PAGE = page("docs/online-runner.md")
+PAGE = page("docs/online.md")
 
 
 def use_tools(messages: list[Message]) -> Message:
