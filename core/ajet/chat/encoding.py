@@ -43,10 +43,16 @@ def any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 class Encoder:
     """Encodes rendered chats. ``control`` are the tokens that structure a chat: they count where the template
-    wrote them; in values that `hide` has processed they are plain text."""
+    wrote them; in values that `hide` has processed they are plain text. So are ``around``, tokens around calls and results, in
+    the results of tools."""
 
     def __init__(
-        self, tokenizer: Any, plain: Any, control: Sequence[str], vision: Vision | None = None
+        self,
+        tokenizer: Any,
+        plain: Any,
+        control: Sequence[str],
+        around: Sequence[str] = (),
+        vision: Vision | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self._vision = vision
@@ -59,21 +65,28 @@ class Encoder:
         )
         unknown = getattr(tokenizer, "unk_token_id", None)
         self._forbidden = frozenset(self.ids.values()) - {unknown}
-        self._texts = [*control, _LITERAL, SAID, THOUGHT, ASKED, IMAGE]
+        always = [*control, _LITERAL, SAID, THOUGHT, ASKED, IMAGE]
+        self._texts = [*always, *around]
         self._numbers = {text: number for number, text in enumerate(self._texts)}
-        self._hides = any_of(self._texts)
+        self._hides, self._hides_in_results = any_of(always), any_of(self._texts)
+        self._hidden_around = re.compile(f"({any_of(self._mark(text) for text in around).pattern})")
         token = next((t for t, i in self.ids.items() if i in self._forbidden), "")
         self._same_after_control = self._encode(f"{token}a")[1:] == self._encode("a")
 
-    def hide(self, value: Any) -> Any:
-        """A copy of a message or tool in which marks replace the texts of control tokens."""
+    def hide(self, value: Any, result: bool = False) -> Any:
+        """A copy of a message or tool in which marks replace the texts of control tokens, in the ``result`` of a tool also those
+        around it."""
         if isinstance(value, str):
-            return self._hides.sub(lambda m: _LITERAL + chr(_FIRST + self._numbers[m[0]]), value)
+            hides = self._hides_in_results if result else self._hides
+            return hides.sub(lambda m: self._mark(m[0]), value)
         if isinstance(value, Mapping):
-            return {self.hide(k): self.hide(v) for k, v in value.items()}
+            return {self.hide(k, result): self.hide(v, result) for k, v in value.items()}
         if isinstance(value, list | tuple):
-            return [self.hide(v) for v in value]
+            return [self.hide(v, result) for v in value]
         return value
+
+    def _mark(self, text: str) -> str:
+        return _LITERAL + chr(_FIRST + self._numbers[text])
 
     def show(self, text: str) -> str:
         """Rendered text with the marks replaced by their texts."""
@@ -114,7 +127,13 @@ class Encoder:
 
     def _segment(self, text: str, inside: bool, after_control: bool) -> list[int]:
         """Ids of the text between two control tokens that the template wrote."""
-        return self._safe(self.show(text), middle=inside and not (after_control and self._same_after_control))
+        middle, ids = inside and not (after_control and self._same_after_control), []
+        for number, part in enumerate(self._hidden_around.split(text)):
+            for said in (
+                self.show(part) if number % 2 else [self.show(part)]
+            ):  # a token's text letter by letter
+                ids += self._safe(said, middle=middle or bool(ids))
+        return ids
 
     def _safe(self, text: str, middle: bool) -> list[int]:
         ids = self._middle(self._split, text) if middle else self._split(text)

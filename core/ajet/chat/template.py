@@ -109,11 +109,10 @@ class Template:
         """How messages in normal form are changed for this template."""
         self._compiled: ChatTemplate | None = None
         self._compile()
-        self.encoder = Encoder(tokenizer, plain, self._control_tokens(), vision)
         if self._needs_parts():
             self._changes.append(_in_parts)
-            self.encoder = Encoder(tokenizer, plain, self._control_tokens(), vision)
         self._learn_what_it_takes()
+        self.encoder = Encoder(tokenizer, plain, *self._tokens(), vision)
 
     stop_token_ids: Sequence[int] = ()
     """See `ChatFormat`: probing finds those of a template."""
@@ -135,7 +134,7 @@ class Template:
         without vision."""
         if self._vision is None and any(map(images_of, messages)):
             raise AjetError("the model has no vision, so the chat's images cannot be rendered")
-        return self._changed(self.encoder.hide(given(messages)))
+        return self._changed([self.encoder.hide(m, m.get("role") == "tool") for m in given(messages)])
 
     def stub(self, messages: Sequence[Message], tools: Sequence[Message], generate: bool) -> str:
         """The text of a chat that marks its own parts. Raises AjetError if the template refuses it."""
@@ -269,14 +268,18 @@ class Template:
         except AjetError:
             return ""
 
-    def _control_tokens(self) -> list[str]:
-        """Special tokens, and added tokens with which the template separates messages."""
+    def _tokens(self) -> tuple[list[str], list[str]]:
+        """Special tokens, and added tokens with which the template separates messages; other added tokens that it writes beside
+        calls and results."""
         added = {str(t.content): bool(t.special) for t in self.tokenizer.added_tokens_decoder.values()}
         special = {t for t, is_special in added.items() if is_special} | set(
             self.tokenizer.all_special_tokens
         )
         shown = self._tried(_PLAIN, (), False)
-        return sorted(special | {t for t in added if t in shown and not t.isspace()})
+        control = special | {t for t in added if t in shown and not t.isspace()}
+        calling = self._tried([QUESTION, _reasoned(STUB_CALL), STUB_RESULT], [STUB_TOOL])
+        around = {t for t in added if t in calling and not (t.isspace() or t.isalnum())}
+        return sorted(control), sorted(around - control)
 
     def _needs_parts(self) -> bool:
         """Whether the template writes a content that is a list of parts, but not one that is a text."""
