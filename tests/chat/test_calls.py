@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ajet.chat import bodies
 from ajet.chat.bodies import Tools
 from ajet.chat.calls import BareCalls, CallReader
 from ajet.chat.derive import from_example
@@ -24,6 +27,7 @@ LIST = from_example(
     NONE,
 )
 OBJECT = from_example("<do>call:NAME{KEY:<~>VALUE<~>}<od>", NONE)
+PYTHON = from_example("<go>[NAME(KEY='VALUE'), NAME(KEY='VALUE')]</go>", NONE)
 BARE = from_example('{"name": "NAME", "parameters": {"KEY": "VALUE"}}', NONE)
 assert isinstance(BARE, BareCalls)
 
@@ -179,6 +183,76 @@ def test_nothing_raises_and_nothing_takes_long() -> None:
         for piece in pieces:
             for ended in (True, False):
                 reader.read(piece * 200, Tools(TOOLS), ended)
+
+
+class Counted:
+    """A pattern that counts the characters that it passes."""
+
+    def __init__(self, pattern: re.Pattern[str], count: list[int]) -> None:
+        self._pattern, self._count = pattern, count
+
+    def match(self, text: str, at: int = 0) -> re.Match[str] | None:
+        found = self._pattern.match(text, at)
+        self._count[0] += found.end() - at if found else 1
+        return found
+
+    def search(self, text: str, at: int = 0) -> re.Match[str] | None:
+        return next(self.finditer(text, at), None)
+
+    def finditer(self, text: str, at: int = 0) -> Iterator[re.Match[str]]:
+        for found in self._pattern.finditer(text, at):
+            self._count[0] += found.end() - at
+            at = found.end()
+            yield found
+        self._count[0] += len(text) - at
+
+
+@pytest.mark.parametrize(
+    ("reader", "piece", "end"),
+    [
+        (JSON, "<call>", ""),
+        (JSON, "<call>", "</call>"),
+        (JSON, '<call>{"name": "', ""),
+        (LIST, "<calls>[{", ""),
+        (TAGS, "<call>\n<fn=write>\n<arg=text>\n", ""),
+        (TAGS, "<call>\n<fn=write>\n<arg=text>\n", "\n</arg>\n</fn>\n</call>"),
+        (TAGS, "<call>\n<fn=write>\n<arg=text>\na\n</arg>", ""),
+        (TAGS, "<call>\n<fn=write>\n<arg=text>\n<call>\n\n</arg>\n</fn>\n</call>", ""),
+        (OBJECT, "<do>call:write{text", ""),
+        (OBJECT, "<do>call:write{text:<~>", "<~>,"),
+        (PYTHON, "<go>[write(text=", ""),
+        (PYTHON, "<go>[write(text=", "))))"),
+        (BARE, "[write(text=", ""),
+        (BARE, '{"name": "write", "parameters": {', ""),
+    ],
+)
+def test_the_work_of_reading_calls_without_an_end_is_linear(
+    reader: Any, piece: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = [0]
+    monkeypatch.setattr(bodies, "_READINGS", 4)
+    monkeypatch.setattr(bodies, "_PART", 64)
+
+    def counted(expression: str, *flags: Any) -> Any:
+        return Counted(re.compile(expression, *flags), count)
+
+    def decode(text: str) -> Any:
+        count[0] += len(text)
+        return json.JSONDecoder().raw_decode(text)
+
+    patterns = {name: Counted(found, count) for name, found in reader._patterns.items()}
+    monkeypatch.setitem(vars(reader), "_patterns", patterns)
+    monkeypatch.setattr(bodies, "_compiled", counted)
+    monkeypatch.setattr(bodies, "_PYTHON", Counted(bodies._PYTHON, count))
+    monkeypatch.setattr(bodies, "_JSON", SimpleNamespace(raw_decode=decode))
+
+    def work(number: int) -> int:
+        count[0] = 0
+        found = reader.read(piece * number + end, Tools(TOOLS))
+        assert found.calls or found.malformed >= (number if reader is not BARE else 1)
+        return count[0]
+
+    assert work(200) < 2.5 * work(100)
 
 
 @pytest.mark.parametrize(

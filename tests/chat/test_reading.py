@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ajet.chat.renderer import Chat
+from ajet.chat.renderer import Chat, Turn
 from ajet.types import ConfigError
 from tests import tokenizers
 
@@ -131,6 +131,51 @@ def test_a_call_that_ends_a_thought_without_an_end_is_a_call_and_counted() -> No
     assert (cut.tool_calls, dict(cut.counts)) == ((), {"cut_thoughts": 1, "calls_in_thoughts": 1})
     closed = read(chat, '<think><do it="write-file">\n</do></think>Done.')
     assert (closed.content, closed.tool_calls) == ("Done.", ())
+
+
+IN_MESSAGES = """
+{%- if tools %}{{ '<|begin|>tools<|content|>' ~ (tools | tojson) ~ '<|end|>' }}{%- endif -%}
+{%- for m in messages -%}
+{%- if m.reasoning_content -%}{{ '<|begin|>assistant<|think|>' ~ m.reasoning_content ~ '<|end|>' }}{%- endif -%}
+{%- if m.content or m.role != 'assistant' -%}{{ '<|begin|>' ~ m.role ~ '<|content|>' ~ m.content ~ '<|end|>' }}{%- endif -%}
+{%- if m.tool_calls -%}{{ '<|begin|>assistant<|calls|>' }}{%- for c in m.tool_calls -%}
+{{ '<|call|>' ~ c.function.name ~ '<|args|>' ~ (c.function.arguments | tojson) ~ '<|done|>' }}{%- endfor -%}{{ '<|stop|>' }}
+{%- endif -%}{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|begin|>assistant' }}{%- endif -%}
+"""
+"""Thoughts, text and calls are messages of their own, as in Solar's format."""
+
+TO_ALL = """
+{%- for m in messages -%}{{ '[' ~ m.role ~ ']' ~ ('>>>all\\n' if m.role == 'assistant' else '') ~ m.content ~ '<|end|>' }}{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '[assistant]>>>' }}{%- endif -%}
+"""
+"""An answer begins with whom it is for, as in Functionary's format."""
+
+
+def test_the_header_of_the_message_with_the_calls_is_no_text() -> None:
+    tokens = ("begin", "think", "content", "end", "calls", "call", "args", "done", "stop")
+    chat = chat_of(IN_MESSAGES, tuple(f"<|{token}|>" for token in tokens))
+    said = "<|think|>Hm.<|end|><|begin|>assistant<|content|>I write.<|end|><|begin|>assistant"
+    text = said + '<|calls|><|call|>write-file<|args|>{"text": "a"}<|done|>'
+    ids = [*chat.tokenizer.encode(text, add_special_tokens=False), chat.stop_token_ids[0]]
+    prompt = chat.render(ASK, [TOOL])
+    parsed = chat.parse(ids, prompt[-64:], [TOOL])
+    assert (parsed.content, arguments(parsed)) == ("I write.", [("write-file", {"text": "a"})])
+    reader = chat.reader(prompt[-64:], [TOOL])
+    assert reader and "".join(piece for token in ids for _, piece in reader.read(token)) == "Hm.I write."
+
+
+def test_a_line_that_every_answer_begins_with_is_no_text() -> None:
+    chat = chat_of(TO_ALL)
+    for text, content in (("all\nIt is done.", "It is done."), ("allow me", "allow me")):
+        parsed = read(chat, text, ())
+        assert parsed.content == content
+    answer = {"role": "assistant", "content": "It is done."}
+    assert chat.written(answer) == "all\nIt is done."
+    ids = [*chat.prefill_ids("all\nIt is done."), chat.stop_token_ids[0]]
+    whole = [*ASK, answer, *ASK]
+    turn = Turn(chat.render(ASK, [])[-64:], ids, answer, ASK, len(whole), lambda: whole)
+    assert chat.next_turn(turn, []).ids is not None
 
 
 # ------------------------------------------------------------------ from elsewhere

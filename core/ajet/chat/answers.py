@@ -123,7 +123,7 @@ class MarkedAnswers:
             "unoffered_tool_calls": calls.unoffered,
             "cut_calls": cut,
         }
-        content = self._content(calls.text, thought is not None)
+        content = self._content(calls.text, thought is not None, bool(calls.calls))
         return Parsed(
             content,
             (thought or "").strip() or None,
@@ -163,9 +163,11 @@ class MarkedAnswers:
         rest = begun[at + len(end) :]
         return _Split(begun[:at], rest, len(text) - len(rest), True)
 
-    def _content(self, text: str, after_thought: bool) -> str:
-        """The text without the markers around it, and without the lines between it and a thought."""
+    def _content(self, text: str, after_thought: bool, calls: bool) -> str:
+        """The text without the markers around it, and without the lines between it and a thought; before calls, without the header
+        of the message that they are in some formats."""
         begin, end = self._shape.said
+        text = text.removesuffix(self._shape.header.strip()) if calls else text
         if begin and text.lstrip().startswith(begin):
             text = text.lstrip()[len(begin) :]
         text = text.lstrip("\n") if after_thought else text
@@ -189,6 +191,8 @@ class _MarkedReader:
         self._decoder = Decoder(answers._tokenizer)
         self._pending = ""
         """Text of the current part that was not given yet."""
+        self._sought = 0
+        """Up to where it has no end of a thought."""
         self._content = self._open if self._shape.said[0] else self._say
         self._state = self._begin if self._shape.thoughts else self._content
         self._opened = opened
@@ -230,7 +234,8 @@ class _MarkedReader:
     def _think(self) -> list[Text]:
         assert self._shape.thoughts
         marker = self._shape.thoughts[1]
-        at = self._pending.find(marker)
+        at = self._pending.find(marker, self._sought)
+        self._sought = max(0, len(self._pending) - len(marker))
         if at >= 0:
             thought, self._pending = self._pending[:at], self._pending[at + len(marker) :]
             self._state = self._content
@@ -240,6 +245,7 @@ class _MarkedReader:
         # A call within a thought may end it, unless the thought's end follows.
         certain = min(self._held(), len(self._pending) - partial(self._pending, (marker,)))
         text, self._pending = self._pending[:certain], self._pending[certain:]
+        self._sought = max(0, self._sought - certain)
         return [("reasoning", self._trim.add(text))]
 
     def _open(self) -> list[Text]:
@@ -253,19 +259,26 @@ class _MarkedReader:
         return []
 
     def _say(self) -> list[Text]:
-        end = self._shape.said[1]
         certain = self._held()
-        if end:
+        header = self._shape.header.strip() if self._may_call else ""  # a call may follow it
+        for end in filter(None, (self._shape.said[1], header)):
             marked = self._pending.find(end)
             certain = min(
                 certain, marked if marked >= 0 else len(self._pending) - partial(self._pending, (end,))
             )
         text, self._pending = self._pending[:certain], self._pending[certain:]
+        if self._begins_call():
+            self._stopped = True  # all that follows is known with the whole answer
         return [("content", self._trim.add(text))]
+
+    def _begins_call(self) -> bool:
+        return bool(self._calls) and self._may_call and self._pending.startswith(self._calls.begins)
 
     def _held(self) -> int:
         """How many characters of the pending text cannot begin a call, whatever follows."""
         if not self._may_call:
             return len(self._pending)
+        if self._begins_call():
+            return 0
         assert self._calls
         return self._calls.holds(self._pending, not self._trim.begun, self._offered)

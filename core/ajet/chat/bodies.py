@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, NoReturn
 
@@ -18,8 +19,16 @@ ID, ANY_KEY, NUMBER, ANY_NAME = "\ue0f1", "\ue0f2", "\ue0f3", "\ue0f4"
 """In the literals of a format: the call's id, the argument's name once more, a number that counts calls, the tool's name
 once more."""
 _VARIES = {ID: r"[\w.:/-]+", NUMBER: r"\d+", ANY_NAME: rf"{NAME}(?=[\s<>\[(])"}
-_TRIES = 64
-"""Closing brackets at which the end of a Python call is looked for."""
+_READINGS = 64
+"""How often an answer is read over, all calls together that begin in it and cannot be read."""
+_PART = 1024
+"""Characters that are tried as a JSON value first: errors of the decoder count all lines before them."""
+_SHORT = 16
+"""Characters at the end of a part whose rest may be missing."""
+_PYTHON = re.compile(
+    r'"""(?s:.)*?"""|\'\'\'(?s:.)*?\'\'\'|"(?:[^"\\\n]|\\(?s:.))*+"|\'(?:[^\'\\\n]|\\(?s:.))*+\'|[()\[\]{}]'
+)
+"""Strings and brackets of Python."""
 _SPACE = re.compile(r"\s*+")
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
@@ -54,6 +63,29 @@ class Tools:
         return _types(self.schemas.get(name, {}).get(key))
 
 
+class Effort:
+    """How many characters may still be read in vain: each of thousands of calls without an end would be read up to the end of the
+    answer."""
+
+    def __init__(self, text: str | None = None) -> None:
+        self.left = math.inf if text is None else _READINGS * len(text)
+
+    def spend(self, characters: int) -> None:
+        """Raises Unreadable if nothing is left."""
+        self.left -= characters
+        if self.left < 0:
+            raise Unreadable("too many calls cannot be read")
+
+    def matches(self, of: re.Pattern[str], text: str, at: int = 0) -> Iterator[re.Match[str]]:
+        """Where a pattern matches from a position on. Raises Unreadable."""
+        self.spend(0)
+        for found in of.finditer(text, at):
+            self.spend(found.end() - at)
+            at = found.end()
+            yield found
+        self.spend(len(text) - at)
+
+
 @dataclass(frozen=True, slots=True)
 class Ends:
     """How the end of a call is known whose values may contain anything."""
@@ -64,18 +96,19 @@ class Ends:
     """Where another call begins (the group ``begin``), where one with arguments ends (``end``), or another one."""
     ended: bool = True
     """Whether the model has ended the answer. In one that was cut, a call without its end is none."""
+    effort: Effort = field(default_factory=Effort)
 
     def over(self, text: str, at: int) -> bool:
         """Whether a call ends here: no other end comes before the next call."""
         closed = self.close.match(text, at)
-        marks = self.marks.finditer(text, closed.end()) if closed else ()
+        marks = self.effort.matches(self.marks, text, closed.end()) if closed else ()
         ends = next((mark["end"] for mark in marks if mark.lastgroup), None)
         return closed is not None and ends is None
 
     def whole(self, value: str) -> bool:
         """Whether each call within a value has its end there."""
         depth = 0
-        for found in self.marks.finditer(value):
+        for found in self.effort.matches(self.marks, value):
             depth += 1 if found["begin"] is not None else -1
             if depth < 0:
                 break
@@ -114,7 +147,7 @@ class JsonBody(Body):
 
     def read(self, text: str, at: int, tools: Tools, ends: Ends = ANYWHERE) -> tuple[ReadCall, int]:
         """See `Body`."""
-        value, end = read_json(text, skip(text, at))
+        value, end = read_json(text, skip(text, at), ends.effort)
         return self.call(value), end
 
     def call(self, value: Any) -> ReadCall:
@@ -155,7 +188,7 @@ class NamedBody(Body):
         name = rf"(?P<id>functions\.(?P<name>{NAME}):\d+)" if self.in_id else rf"(?P<name>{NAME})"
         between = with_id(pattern(self.between))
         found = _match(rf"\s*+{name}\s*+{between}\s*+(?=\{{|\"|null|\Z)", text, at)
-        value, end = read_json(text, found.end())
+        value, end = read_json(text, found.end(), ends.effort)
         return ReadCall(found["name"], _object(value), found.groupdict().get("id") or ""), end
 
     def write(self, call: ReadCall) -> str:
@@ -209,7 +242,7 @@ class TagBody(Body):
         while key := begin.match(text, at):
             after = re.compile(pattern(self.after_value.replace(ANY_KEY, key["key"]), beside="left"))
             found: tuple[int, int, bool] | None = None
-            for end in after.finditer(text, key.end()):
+            for end in ends.effort.matches(after, text, key.end()):
                 following = begin.match(text, end.end())
                 more = following is not None and (not known or following["key"] in known)
                 if more or (ends.over(text, end.end()) if by_end else not following):
@@ -266,18 +299,18 @@ class ObjectBody(Body):
     def read(self, text: str, at: int, tools: Tools, ends: Ends = ANYWHERE) -> tuple[ReadCall, int]:
         """See `Body`."""
         found = _match(rf"\s*+(?P<name>{NAME}){pattern(self.open)}", text, at)
-        value, end = self._items(text, found.end(), "}")
+        value, end = self._items(text, found.end(), "}", ends.effort)
         return ReadCall(found["name"], value), end
 
-    def _items(self, text: str, at: int, close: str) -> tuple[Any, int]:
+    def _items(self, text: str, at: int, close: str, effort: Effort) -> tuple[Any, int]:
         pairs: dict[str, Any] = {}
         items: list[Any] = []
         at = skip(text, at)
         while not text.startswith(close, at):
             key = ""
             if close == "}":
-                key, at = self._key(text, at)
-            value, at = self._value(text, at)
+                key, at = self._key(text, at, effort)
+            value, at = self._value(text, at, effort)
             items.append(value)
             pairs[key] = value
             at = skip(text, at)
@@ -287,28 +320,33 @@ class ObjectBody(Body):
                 raise Unreadable("no end of an object")
         return pairs if close == "}" else items, at + 1
 
-    def _key(self, text: str, at: int) -> tuple[str, int]:
+    def _key(self, text: str, at: int, effort: Effort) -> tuple[str, int]:
         if text.startswith(self.quote, at):
-            key, at = self._string(text, at)
+            key, at = self._string(text, at, effort)
         else:
-            key, at = text[at : text.index(self.colon, at)].strip(), text.index(self.colon, at)
+            begin, at = at, self._before(self.colon, text, at, effort)
+            key = text[begin:at].strip()
         return key, skip(text, at) + len(self.colon)
 
-    def _string(self, text: str, at: int) -> tuple[str, int]:
+    def _string(self, text: str, at: int, effort: Effort) -> tuple[str, int]:
         begin = at + len(self.quote)
-        end = _compiled(rf"{re.escape(self.quote)}(?=\s*+[,:}}\]])").search(text, begin)
-        if not end:
-            raise Unreadable("no end of a string")
-        return text[begin : end.start()], end.end()
+        end = self._before(self.quote, text, begin, effort, r"(?=\s*+[,:}\]])")
+        return text[begin:end], end + len(self.quote)
 
-    def _value(self, text: str, at: int) -> tuple[Any, int]:
+    def _before(self, what: str, text: str, at: int, effort: Effort, follows: str = "") -> int:
+        found = next(effort.matches(_compiled(re.escape(what) + follows), text, at), None)
+        if not found:
+            raise Unreadable("no end of a key or a string")
+        return found.start()
+
+    def _value(self, text: str, at: int, effort: Effort) -> tuple[Any, int]:
         at = skip(text, at)
         if text.startswith(self.quote, at):
-            return self._string(text, at)
+            return self._string(text, at, effort)
         if text[at] in "{[":
-            return self._items(text, at + 1, {"{": "}", "[": "]"}[text[at]])
+            return self._items(text, at + 1, {"{": "}", "[": "]"}[text[at]], effort)
         word = re.compile(r"None|True|False").match(text, at)
-        return (ast.literal_eval(word[0]), word.end()) if word else read_json(text, at)
+        return (ast.literal_eval(word[0]), word.end()) if word else read_json(text, at, effort)
 
     def write(self, call: ReadCall) -> str:
         """See `Body`."""
@@ -335,21 +373,24 @@ class PythonBody(Body):
     def read(self, text: str, at: int, tools: Tools, ends: Ends = ANYWHERE) -> tuple[ReadCall, int]:
         """See `Body`."""
         found = _match(rf"\s*+(?P<name>{NAME})\(", text, at)
-        for _, end in zip(range(_TRIES), re.finditer(r"\)", text[found.end() :]), strict=False):
-            code = f"f({text[found.end() : found.end() + end.end()]}"
-            try:
-                call = ast.parse(code, mode="eval").body
-            except (SyntaxError, ValueError, MemoryError):
-                continue
-            if not isinstance(call, ast.Call) or call.args:
-                break
-            arguments = {
-                k.arg: _python(k.value, code, tools.types(found["name"], k.arg))
-                for k in call.keywords
-                if k.arg
-            }
-            return ReadCall(found["name"], arguments), found.end() + end.end()
-        raise Unreadable("no Python call")
+        end = self._end(text, found.end(), ends.effort)
+        code = f"f({text[found.end() : end]}"
+        call = ast.parse(code, mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise Unreadable("no Python call")
+        arguments = {
+            k.arg: _python(k.value, code, tools.types(found["name"], k.arg)) for k in call.keywords if k.arg
+        }
+        return ReadCall(found["name"], arguments), end
+
+    def _end(self, text: str, at: int, effort: Effort) -> int:
+        """Where the bracket is closed that is open at a position."""
+        depth = 1
+        for mark in effort.matches(_PYTHON, text, at):
+            depth += (mark[0] in "([{") - (mark[0] in ")]}")
+            if not depth:
+                return mark.end()
+        raise Unreadable("no end of a Python call")
 
     def write(self, call: ReadCall) -> str:
         """See `Body`."""
@@ -383,19 +424,25 @@ def skip(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def read_json(text: str, at: int) -> tuple[Any, int]:
+def read_json(text: str, at: int, effort: Effort | None = None) -> tuple[Any, int]:
     """The JSON value that begins at a position, and where it ends. Raises Unreadable."""
-    try:
-        return _JSON.raw_decode(text, at)
-    except (ValueError, RecursionError) as error:
-        unreadable = Unreadable(str(error))
-        if (
-            isinstance(error, json.JSONDecodeError)
-            and error.pos < len(text)
-            and "Unterminated" not in error.msg
-        ):
-            unreadable.at = error.pos
-        raise unreadable from None
+    size, effort = _PART, effort or Effort()
+    while True:
+        part = text[at : at + size]
+        is_all = at + size >= len(text)
+        try:
+            value, end = _JSON.raw_decode(part)
+            if is_all or end < len(part):
+                return value, at + end
+        except (ValueError, RecursionError) as error:
+            effort.spend(len(part))
+            pos, unreadable = getattr(error, "pos", 0), Unreadable(str(error))
+            ends_within = isinstance(error, json.JSONDecodeError) and "Unterminated" not in error.msg
+            if is_all or (pos < len(part) - _SHORT and "Unterminated" not in str(error)):
+                if ends_within and pos < len(part):
+                    unreadable.at = at + pos
+                raise unreadable from None
+        size *= 4
 
 
 def _no_number(name: str) -> NoReturn:

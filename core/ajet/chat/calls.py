@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -14,9 +15,11 @@ from typing import Protocol
 from ajet.chat.bodies import (
     ANY_KEY,
     ANY_NAME,
+    ANYWHERE,
     ID,
     NUMBER,
     Body,
+    Effort,
     Ends,
     JsonBody,
     PythonBody,
@@ -64,6 +67,11 @@ class CallReader(Protocol):
     @property
     def kind(self) -> str:
         """How calls are written, in a few words for the user."""
+        ...
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """Texts with which a call may begin."""
         ...
 
     def holds(self, text: str, first: bool, tools: Tools) -> int:
@@ -160,9 +168,8 @@ class CallFormat:
             # See `Ends`: what the body needs to know.
             "close": rf"\s*+(?:{close})",
             "values": rf"(?P<begin>{opener})|(?P<end>{pattern(value, beside='left')}\s*+(?:{close}))|{closes}",
-            # The pairs around whole calls, and the second of them.
+            # The pairs around whole calls.
             "calls": rf"(?P<begin>{opener})|{last}",
-            "last": last,
         }
         return {name: re.compile(expression) for name, expression in found.items()}
 
@@ -174,7 +181,7 @@ class CallFormat:
     def read(self, text: str, tools: Tools, ended: bool = True) -> Calls:
         """See `CallReader`."""
         reading, found = _Reading(text, tools), self._patterns
-        ends = Ends(found["close"], found["values"], ended)
+        ends = Ends(found["close"], found["values"], ended, Effort(text))
         start = found["begin"].search(text)
         while start:
             try:
@@ -182,7 +189,7 @@ class CallFormat:
                     raise Unreadable("it begins like a call and goes on in another way")
                 call, end = self.body.read(text, start.end(), tools, ends)
             except Exception:  # whatever was sampled
-                end = self._end_of_malformed(text, start.end())
+                end = self._end_of_malformed(text, start.end(), ends.effort)
                 # In an answer that was cut, all that follows may be within this call.
                 rest = max(start.end(), reading.at + 1) if ended else len(text)
                 reading.malformed(end or rest, cut=not end)
@@ -203,14 +210,14 @@ class CallFormat:
         following = None if is_over else self._patterns["next"].match(text, at)
         return following or self._patterns["begin"].search(text, at)
 
-    def _end_of_malformed(self, text: str, at: int) -> int:
+    def _end_of_malformed(self, text: str, at: int, effort: Effort) -> int:
         """Where a call that cannot be read ends, past those that begin within it; 0 if nowhere."""
         depth = 1
-        has_end = self._patterns["last"].search(text, at)  # else each beginning meets all later ones
-        for mark in self._patterns["calls"].finditer(text, at) if has_end else ():
-            depth += 1 if mark["begin"] is not None else -1
-            if not depth:
-                return mark.end()
+        with suppress(Unreadable):
+            for mark in effort.matches(self._patterns["calls"], text, at):
+                depth += 1 if mark["begin"] is not None else -1
+                if not depth:
+                    return mark.end()
         return 0
 
     def write(self, calls: Sequence[ReadCall]) -> str:
@@ -267,11 +274,12 @@ class BareCalls:
     def read(self, text: str, tools: Tools, ended: bool = True) -> Calls:
         """See `CallReader`."""
         reading, found = _Reading(text, tools), self._patterns
+        ends = Ends(ANYWHERE.close, ANYWHERE.marks, ended, Effort(text))
         start = found["next"].match(text) or found["begin"].search(text)
         while start:
             parts = start.groupdict()
             value = parts["value"] or parts.get("object") or ""
-            call, end, begins = self._call(text, start.end() - len(value), tools, ended)
+            call, end, begins = self._call(text, start.end() - len(value), tools, ends)
             if call:
                 end = _end(found["end"], text, end)
                 reading.call(call, start.start(), end)
@@ -281,16 +289,16 @@ class BareCalls:
             start = following or found["begin"].search(text, max(end, start.end()))
         return reading.done()
 
-    def _call(self, text: str, at: int, tools: Tools, ended: bool) -> tuple[ReadCall | None, int, bool]:
+    def _call(self, text: str, at: int, tools: Tools, ends: Ends) -> tuple[ReadCall | None, int, bool]:
         """The call at a position, where what stands there ends, and if none can be read, whether one begins."""
         end = at
         try:
             if not text.startswith("{", at):
-                return *PythonBody().read(text, at, tools), True
-            value, end = read_json(text, at)
+                return *PythonBody().read(text, at, tools, ends), True
+            value, end = read_json(text, at, ends.effort)
             return self._json.call(value), end, True
         except Exception as error:  # whatever was sampled
-            begins = self._begins(text[at : at + _HEAD], tools, ended)
+            begins = self._begins(text[at : at + _HEAD], tools, ends.ended)
             if end == at:
                 end = getattr(error, "at", len(text) if begins else at)
             return None, end, begins

@@ -138,6 +138,7 @@ class ByTokenizer:
     """Reads calls with transformers' `parse_response`, for tokenizers that bring a response template."""
 
     kind = "transformers' response template"
+    begins = ("",)
 
     def __init__(self, tokenizer: Any, prompt: str) -> None:
         self._tokenizer, self._prompt = tokenizer, prompt

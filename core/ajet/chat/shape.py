@@ -133,16 +133,18 @@ class Prober:
         return replace(shape, last_token=next((t for t in reversed(tokens) if t not in within), ""))
 
     def _around(self, thoughts: tuple[str, str] | None, ending: Ending) -> tuple[str, str]:
-        """The markers around content: special tokens between header and text, and between text and the turn's end."""
+        """The markers around content: special tokens, or a line, between header and text, and special tokens after the text."""
         before = self.written([QUESTION, {"role": "assistant", "content": SAID}, _AGAIN]).partition(SAID)[0]
-        before = before[len(common_start(before, self.header, self.control)) :]
+        before = without_header(before, self.header, self.control)
         for marker in thoughts or ():
             before = before.replace(marker, "")
         begin, end = before.strip(), ending.closing.strip()
+        if not self.control.search(begin):
+            begin = before.lstrip() if begin and before.endswith("\n") else ""
         first = self.control.match(end)
         again = end.find(first[0], first.end()) if first else -1
         end = end[:again] if again > 0 else end  # the markers of other things follow
-        return (begin if self.control.search(begin) else ""), (end if self.control.search(end) else "")
+        return begin, (end if self.control.search(end) else "")
 
     def _ending(
         self,
