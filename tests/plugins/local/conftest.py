@@ -1,6 +1,7 @@
 """A tiny random model with our own tokenizer: what the local backbone's tests run on."""
 
 import asyncio
+import copy
 
 import pytest
 
@@ -28,8 +29,9 @@ def renderer(tokenizer):
     return Qwen3Renderer(tokenizer)
 
 
-@pytest.fixture
-def model(tokenizer):
+@pytest.fixture(scope="session")
+def untouched(tokenizer):
+    """The model, of which each test gets a copy."""
     config = Calculator().architecture(tokenizer)
     config.hidden_size, config.intermediate_size = 64, 96
     config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads = 2, 2, 2
@@ -39,6 +41,11 @@ def model(tokenizer):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+@pytest.fixture
+def model(untouched):
+    return copy.deepcopy(untouched)
 
 
 @pytest.fixture

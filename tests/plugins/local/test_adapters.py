@@ -256,7 +256,7 @@ def test_sampling_beside_an_update_is_not_disturbed(model):
 
         async def sampled():
             requests = [
-                GenerateRequest(IDS[:6], Sampling(max_tokens=30, seed=n), adapter=a)
+                GenerateRequest(IDS[:6], Sampling(max_tokens=12, seed=n), adapter=a)
                 for n in range(4)
                 for a in ("solver", "critic", None)
             ]
@@ -267,7 +267,7 @@ def test_sampling_beside_an_update_is_not_disturbed(model):
             alone = await sampled()
             engine.version = 0  # forget what is cached
             update = asyncio.to_thread(
-                lambda: [trainer.update(batch(sample("solver"), sample("critic"))) for _ in range(20)]
+                lambda: [trainer.update(batch(sample("solver"), sample("critic"))) for _ in range(8)]
             )
             beside, _ = await asyncio.gather(sampled(), update)
         finally:
@@ -422,29 +422,24 @@ def test_a_missing_base_model_is_named(folder, tmp_path):
         LocalEnginePlugin(device="cpu").build(str(tmp_path / "saved"), 0, Silent())
 
 
-@pytest.mark.parametrize(
-    "there, target, named, adapter",
-    [
-        ((), "policy", False, None),
-        ((), "solver", True, None),
-        (("solver",), "policy", False, "solver"),
-        (("solver", "critic"), "critic", True, "critic"),
-    ],
-)
-def test_a_target_is_answered_by_its_adapter_or_by_the_only_one(
-    folder, tmp_path, there, target, named, adapter
+def with_those_of_a_checkpoint(folder, saved, *names):
+    """The engine of a checkpoint with these adapters."""
+    from_folder(folder, *names).save(saved)
+    return LocalEnginePlugin(device="cpu").build(str(saved), 0, Silent())
+
+
+def test_a_target_is_answered_by_the_only_adapter_or_by_none_if_there_is_none(folder, tmp_path):
+    engine = with_those_of_a_checkpoint(folder, tmp_path / "saved", "solver")
+    assert adapter_of("policy", engine, named=False) == "solver"
+    engine = LocalEnginePlugin(device="cpu").build(str(folder), 0, Silent())
+    assert adapter_of("policy", engine, named=False) is adapter_of("solver", engine, named=True) is None
+
+
+def test_of_several_adapters_a_target_is_answered_by_its_own_and_it_is_an_error_if_that_is_not_clear(
+    folder, tmp_path
 ):
-    model = folder
-    if there:
-        from_folder(folder, *there).save(tmp_path / "saved")
-        model = tmp_path / "saved"
-    engine = LocalEnginePlugin(device="cpu").build(str(model), 0, Silent())
-    assert adapter_of(target, engine, named=named) == adapter
-
-
-def test_it_is_an_error_if_it_is_not_clear_which_adapter_answers(folder, tmp_path):
-    from_folder(folder, "solver", "critic").save(tmp_path / "saved")
-    engine = LocalEnginePlugin(device="cpu").build(str(tmp_path / "saved"), 0, Silent())
+    engine = with_those_of_a_checkpoint(folder, tmp_path / "saved", "solver", "critic")
+    assert adapter_of("critic", engine, named=True) == "critic"
     for target, named in (("policy", False), ("judge", True)):
         with pytest.raises(ConfigError, match="contains the adapters of critic, solver"):
             adapter_of(target, engine, named=named)

@@ -1,6 +1,7 @@
 """The local engine keeps what every engine promises; and the checks notice an engine that does not."""
 
 import asyncio
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from ajet.testing import conformance
 from ajet.testing.conformance import ENGINE_CHECKS, Subject, check_close
 from ajet.types import GenerationDelta
+from ajet_local.engine import LocalEngine
+from tests.patience import PATIENCE
 
 
 def subject(engine):
@@ -19,9 +22,23 @@ def subject(engine):
     return Subject(engine, under_way=under_way)
 
 
-@pytest.mark.parametrize("check", [*ENGINE_CHECKS, check_close], ids=lambda check: check.__name__)
-def test_the_local_engine(running, check):
-    running(lambda engine: check(subject(engine)))
+@pytest.fixture(scope="module")
+def shared(untouched, tokenizer):
+    """Run a scenario with an engine that serves all of them: each check leaves it as it was."""
+    engine = LocalEngine(copy.deepcopy(untouched), tokenizer)
+    with asyncio.Runner() as runner:
+        runner.run(engine.start())
+        yield lambda scenario: runner.run(asyncio.wait_for(scenario(engine), timeout=PATIENCE))
+        runner.run(engine.close())
+
+
+@pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
+def test_the_local_engine(shared, check):
+    shared(lambda engine: check(subject(engine)))
+
+
+def test_the_local_engine_is_closed(running):
+    running(lambda engine: check_close(subject(engine)))
 
 
 class Faulty:
@@ -151,9 +168,9 @@ def without_limits(request, max_tokens):
     ],
     ids=lambda given: given.__name__,
 )
-def test_a_faulty_engine_is_noticed(running, fault, check):
+def test_a_faulty_engine_is_noticed(shared, fault, check):
     async def scenario(engine):
         with pytest.raises(AssertionError):
             await check(replace(subject(engine), engine=fault(engine)))
 
-    running(scenario)
+    shared(scenario)

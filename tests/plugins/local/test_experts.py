@@ -19,6 +19,7 @@ from ajet_local.trees import enable_trees  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
 from tests.plugins.local.test_trees import pack, random_forest  # noqa: E402
+from tests.tiers import fast  # noqa: E402
 
 VOCABULARY, WINDOW = 60, 16
 EXPERTS = {
@@ -32,6 +33,8 @@ EXPERTS = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
     },
 }
+FAST = fast({0, 3}, list(EXPERTS))
+"""Experts alone, and experts with windows and sinks."""
 
 
 def tiny(kind):
@@ -68,20 +71,20 @@ def logprobs_of(model, ids):
     return torch.log_softmax(logits, -1).gather(1, tokens[1:, None])[:, 0]
 
 
-@pytest.mark.parametrize("kind", EXPERTS)
+@pytest.mark.parametrize("kind", FAST)
 def test_groups_forks_and_conversations_are_sampled_as_a_pass_in_float64_says(kind):
     model = tiny(kind)
     exact = in_float64(model)
     draw = np.random.default_rng(0)
     system = draw.integers(0, VOCABULARY, 70)
 
-    def asked(start, length, seed, most=24):
+    def asked(start, length, seed, most=12):
         ids = np.concatenate([start, draw.integers(0, VOCABULARY, length)]).astype(np.int32)
         return GenerateRequest(ids, Sampling(max_tokens=most, seed=seed))
 
     async def conversations(engine):
-        requests = [asked(system, length, seed) for length in (1, 9, 30) for seed in range(4)]
-        requests = [requests[0], requests[0], *requests, asked([], 3, 1, 100)]
+        requests = [asked(system, length, seed) for length in (1, 9, 30) for seed in range(2)]
+        requests = [requests[0], requests[0], *requests, asked([], 3, 1, 40)]
         for _ in range(2):
             answers = await asyncio.gather(*map(engine.generate, requests))
             whole = [
@@ -104,7 +107,7 @@ def test_groups_forks_and_conversations_are_sampled_as_a_pass_in_float64_says(ki
 
 
 @pytest.mark.parametrize("form", ["rows", "trees"])
-@pytest.mark.parametrize("kind", EXPERTS)
+@pytest.mark.parametrize("kind", FAST)
 def test_rows_and_trees_give_the_gradients_of_one_pass_for_each_sample(kind, form):
     model = in_float64(tiny(kind))
     if form == "trees":

@@ -66,9 +66,15 @@ class Stages:
         self.said.append(text)
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the base model is, built once for all tests."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AJET_CACHE", str(tmp_path / "cache"))
+def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AJET_CACHE", str(cache))
 
 
 def built(folder: Path, seed: int = 0, progress: Any = None) -> dict[str, bytes]:
@@ -131,6 +137,7 @@ def test_frozen_layers_and_the_embeddings_keep_their_weights(
 ) -> None:
     from safetensors.torch import load_file
 
+    monkeypatch.setenv("AJET_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Polite, "frozen", 1)
     built(tmp_path / "model")
     (before,) = (tmp_path / "cache").glob("tiny-base-*/model.safetensors")

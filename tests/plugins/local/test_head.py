@@ -21,6 +21,7 @@ from transformers import (  # noqa: E402
 
 from ajet_trees import head as heads  # noqa: E402
 from ajet_trees.head import exclude, head_of, predict  # noqa: E402
+from tests.tiers import thinned  # noqa: E402
 
 SIZES = dict(
     vocab_size=97,
@@ -101,6 +102,7 @@ def close(found, expected, tolerance):
     return all((found[k] - e).abs().max() <= tolerance * e.abs().max() for k, e in expected.items())
 
 
+@thinned
 @pytest.mark.parametrize("tokens_at_once", [100, 5])
 @pytest.mark.parametrize("name", MODELS)
 def test_values_and_gradients_are_those_of_the_models_own_logits(name, tokens_at_once, monkeypatch):

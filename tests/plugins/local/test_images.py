@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ajet_local.sight import ATTRIBUTE, Sight, check_sight, places, tree_places 
 from ajet_local.trees import enable_trees, tree_tokens  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
 from tests.processors import FAMILIES, picture, vision  # noqa: E402
+from tests.tiers import thinned  # noqa: E402
 
 families = pytest.mark.parametrize("family", FAMILIES)
 TEXT = {
@@ -120,11 +122,12 @@ def requests(family: str) -> list[GenerateRequest]:
     ]
 
 
-def sampled(model: Any, family: str, **options: Any) -> list[Sample]:
+@cache
+def sampled(family: str, **options: Any) -> Sequence[Sample]:
     """What the engine samples, sent twice: the second time from its cache, with equal results."""
 
     async def run() -> list[Sample]:
-        engine = LocalEngine(model, vision(family).processor.tokenizer, **options)
+        engine = LocalEngine(model_of(family), vision(family).processor.tokenizer, **options)
         await engine.start()
         asked = requests(family)
         first = await asyncio.gather(*map(engine.generate, asked))
@@ -156,20 +159,21 @@ def gradients(model: Any, loss: Any) -> dict[str, Any]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
+@thinned
 @families
 @pytest.mark.parametrize("options", [{}, {"prefill_tokens": 7}])
 def test_training_gives_sampled_tokens_the_logprobs_that_the_engine_recorded(
     family: str, options: Any
 ) -> None:
     model = model_of(family)
-    tokens = trained_tokens(model, sampled(model, family, **options))
+    tokens = trained_tokens(model, sampled(family, **options))
     assert (tokens.new - tokens.old).abs().max() < 1e-3
 
 
 @families
 def test_a_tree_gives_the_logprobs_and_gradients_of_its_rows(family: str) -> None:
     model = model_of(family)
-    samples = sampled(model, family)
+    samples = sampled(family)
     of_rows = trained_tokens(model, samples).new
     expected = gradients(model, of_rows.sum())
     assert any("vis" in name and g.abs().max() > 0 for name, g in expected.items()), "the vision tower learns"
@@ -185,7 +189,7 @@ def test_a_tree_gives_the_logprobs_and_gradients_of_its_rows(family: str) -> Non
 @families
 def test_logprobs_depend_on_the_picture(family: str) -> None:
     model = model_of(family)
-    (sample, *_) = sampled(model, family)
+    (sample, *_) = sampled(family)
     red, blue = sample.images
     other = pictures()[2]
     ids = np.where(sample.token_ids == red.token, other.token, sample.token_ids)
@@ -229,7 +233,7 @@ def test_places_in_a_tree_are_those_of_the_rows(family: str) -> None:
     model = model_of(family)
     sight = Sight.of(model)
     assert sight is not None
-    samples = sampled(model, family)
+    samples = sampled(family)
     placed = sight.placed(pictures())
     tree = pack(samples)
     found = tree_places(tree.token_ids, tree.parents, placed, sight.mrope)
@@ -249,7 +253,7 @@ def test_a_model_whose_images_are_not_computed_from_left_to_right_is_refused(mon
 
 def test_a_placeholder_without_its_image_is_an_error_in_one_line() -> None:
     model = model_of("qwen2_5_vl")
-    (sample, *_) = sampled(model, "qwen2_5_vl")
+    (sample, *_) = sampled("qwen2_5_vl")
     with pytest.raises(AjetError, match="an image of a recorded episode is missing"):
         trained_tokens(model, [replace(sample, images=())])
 

@@ -23,6 +23,7 @@ from ajet_local.rows import trained_tokens  # noqa: E402
 from ajet_lora.adapters import Adapters  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
 from tests.plugins.local.test_trainer import make_sample  # noqa: E402
+from tests.tiers import fast  # noqa: E402
 
 VOCABULARY = 97
 DELTA = {
@@ -66,6 +67,8 @@ SHAPES = {
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
     "falcon_h1": {**MAMBA, "mamba_n_heads": 4, "mamba_d_ssm": 32},
 }
+FAST = fast([list(SHAPES).index(kind) for kind in ("qwen3_5_text", "nemotron_h", "lfm2")], list(SHAPES))
+"""One of each kind of layers: delta rules, state spaces, convolutions."""
 TOLERANCE = dict.fromkeys(SHAPES, 1e-4) | {"lfm2": 1e-5}
 """States of recurrences are float32, also in float64 models; convolutions alone are exact."""
 
@@ -141,7 +144,7 @@ class Exact:
         np.testing.assert_allclose(got.logprobs, expected, atol=tolerance)
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", FAST)
 def test_groups_forks_and_conversations_are_sampled_as_a_pass_in_float64_says(kind):
     """Prompts of mixed lengths with a common beginning, several samples of each, three turns; in pieces that end inside chunks."""
     engine = LocalEngine(model := tiny(kind), None, prefill_tokens=100)
@@ -177,7 +180,7 @@ def test_groups_forks_and_conversations_are_sampled_as_a_pass_in_float64_says(ki
     assert isinstance(engine.scheduler, RowScheduler)
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", FAST)
 def test_gradients_of_rows_are_those_of_each_row_alone(kind):
     model = tiny(kind)
     check_rows(model)
@@ -218,13 +221,13 @@ def test_gradients_of_rows_are_those_of_each_row_alone(kind):
             np.testing.assert_allclose(found[name], gradient, atol=1e-4 * max(largest, 1e-2), err_msg=name)
 
 
-@pytest.mark.parametrize("mib", [0, 0.05, 0.3])
+@pytest.mark.parametrize("mib", fast({0, 1}, [0, 0.05, 0.3]))
 def test_little_memory_changes_what_is_computed_but_not_what_is_sampled(mib):
     model = tiny("qwen3_5_text")
     exact = Exact(model)
 
     async def scenario(engine):
-        asked = [request(prompt(n // 3, 40), seed=n, max_tokens=25 + 5 * n) for n in range(9)]
+        asked = [request(prompt(n // 2, 40), seed=n, max_tokens=10 + 5 * n) for n in range(6)]
         for turn in range(2):
             for one, answer in zip(asked, answers := await all_of(engine, asked), strict=True):
                 exact.check(one, answer, 1e-4)
@@ -359,7 +362,7 @@ def test_a_long_prompt_holds_up_neither_those_who_decode_nor_a_short_one():
     run(engine, scenario)
 
 
-@pytest.mark.parametrize("kind", ["qwen3_5_text", "nemotron_h"])
+@pytest.mark.parametrize("kind", fast({1}, ["qwen3_5_text", "nemotron_h"]))
 def test_a_deterministic_engine_repeats_a_burst_bit_for_bit_whatever_came_before(kind):
     def bits(generations):
         return [(g.token_ids.tobytes(), g.logprobs.tobytes()) for g in generations]
@@ -438,7 +441,7 @@ def test_nemotron_h_limits_its_time_steps_as_its_configuration_says_in_every_pas
 # --------------------------------------------------------------------------- memory
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", FAST)
 def test_the_shape_of_a_model_says_what_a_context_takes(kind):
     model = tiny(kind)
     engine = LocalEngine(model, None)

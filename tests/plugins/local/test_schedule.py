@@ -14,6 +14,7 @@ from ajet.types import Batch, Sample, Span  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.modeling import load_model  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
+from tests.tiers import fast  # noqa: E402
 
 PEAK = 3e-4
 
@@ -78,7 +79,7 @@ def recorded(trainer):
     return rates
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("schedule", fast({2}, ["constant", "linear", "cosine"]))
 def test_a_resumed_trainer_steps_at_the_rates_of_an_uninterrupted_scheduler(
     schedule, model, tokenizer, engine, tmp_path
 ):

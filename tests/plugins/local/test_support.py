@@ -17,6 +17,7 @@ from ajet_local.modeling import load_model, load_tokenizer  # noqa: E402
 from ajet_local.support import support_of  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
 from tests.pages import page, tool  # noqa: E402
+from tests.tiers import fast  # noqa: E402
 
 
 def test_python_code_in_a_model_s_folder_does_not_run_and_nobody_is_asked(
@@ -49,20 +50,23 @@ def test_no_model_is_loaded_without_a_word_on_its_code() -> None:
 
 @pytest.mark.parametrize(
     ("name", "kinds", "found"),
-    [
-        ("qwen3", {}, {"engine": "yes", "trees": "yes", "adapters": "yes", "memory": "estimated"}),
-        ("qwen3_moe", {}, {"trees": "yes", "adapters": "yes, with the experts"}),
-        (
-            "gpt_oss",
-            {},
-            {
-                "trees": "no: the model has layers of sliding_attention",
-                "adapters": "yes, without the experts",
-            },
-        ),
-        ("gemma2", {}, {"engine": "a row for each context", "trainer": "yes"}),
-        ("nemotron_h", {}, {"adapters": "no: Module 'out_proj' is incompatible with Mamba-based models"}),
-    ],
+    fast(
+        {0, 2, 4},
+        [
+            ("qwen3", {}, {"engine": "yes", "trees": "yes", "adapters": "yes", "memory": "estimated"}),
+            ("qwen3_moe", {}, {"trees": "yes", "adapters": "yes, with the experts"}),
+            (
+                "gpt_oss",
+                {},
+                {
+                    "trees": "no: the model has layers of sliding_attention",
+                    "adapters": "yes, without the experts",
+                },
+            ),
+            ("gemma2", {}, {"engine": "a row for each context", "trainer": "yes"}),
+            ("nemotron_h", {}, {"adapters": "no: Module 'out_proj' is incompatible with Mamba-based models"}),
+        ],
+    ),
 )
 def test_an_architecture_is_tried_as_a_small_model(name, kinds, found):
     said = support_of(AutoConfig.for_model(name, **kinds))

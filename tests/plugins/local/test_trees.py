@@ -43,13 +43,14 @@ from ajet_trees.attention import CHUNK, TreeLayout, _TreeAttention, masked_atten
 from ajet_trees.head import head_of  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
-from tests.tiers import thinned  # noqa: E402
+from tests.tiers import fast, thinned  # noqa: E402
 
 ALGORITHMS = [cls for cls in load_plugins().of(Algorithm).values() if cls.__module__.startswith("ajet.")]
 ARCHITECTURES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 TRAINED = {"all weights": (), "an adapter": ("solver",), "two adapters": ("solver", "critic")}
 BENCH = Path(__file__).resolve().parents[3] / "bench"
+FAST_LOGS = ("retry", "forks", "mixed")
 LOGS = ("tool30", "werewolf", "retry", "fanout", "forks", "drift", "retok", "grow", "mixed")
 
 
@@ -276,7 +277,7 @@ def attends(parents):
     return mask
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", fast(range(3), range(8)))
 def test_blocks_cover_every_ancestor_exactly_once(seed):
     parents = pack(random_forest(seed, rows=25, longest=10 if seed % 2 else 3 * CHUNK)).parents
     layout = TreeLayout(parents)
@@ -291,7 +292,7 @@ def test_blocks_cover_every_ancestor_exactly_once(seed):
     np.testing.assert_array_equal(layout.depths, attends(parents).sum(1) - 1)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", fast(range(3), range(6)))
 def test_the_block_mask_for_gpus_gives_the_same_attention(seed):
     """`flex_attention` without compilation, on grouped queries. Sizes are far from whole blocks, some below one."""
     layout = TreeLayout(pack(random_forest(seed, rows=[1, 2, 25][seed % 3], longest=40 * (seed + 1))).parents)
@@ -322,7 +323,7 @@ def test_attention_in_bfloat16_is_rounded_once():
         assert (found.float() - expected).abs().max() <= 2**-8 * expected.abs().max()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", fast(range(2), range(6)))
 def test_a_block_mask_computes_no_more_blocks_than_one_made_from_all_pairs(seed):
     layout = TreeLayout(pack(random_forest(seed, rows=25, longest=300)).parents)
     mask = layout.block_mask(torch.device("cpu"))
@@ -344,9 +345,9 @@ def test_a_block_mask_computes_no_more_blocks_than_one_made_from_all_pairs(seed)
 # --------------------------------------------------------------------------- exactness
 
 
-def combined(*axes):
-    """Every combination of the axes, the longest of which is the first. In the fast tier there is each of its values
-    with one of each further axis, which take turns; the others are slow."""
+def combined(*axes, few=None):
+    """Every combination of the axes, the longest of which is the first. In the fast tier there is each of its values, or each
+    of ``few``, with one of each further axis, which take turns; the others are slow."""
     cases = []
     for picks in itertools.product(*(range(len(axis)) for axis in axes)):
         fast = all(
@@ -354,7 +355,7 @@ def combined(*axes):
             for shift, (pick, axis) in enumerate(zip(picks, axes, strict=True))
         )
         values = [axis[pick] for pick, axis in zip(picks, axes, strict=True)]
-        marks = () if fast else pytest.mark.slow
+        marks = () if fast and (few is None or values[0] in few) else pytest.mark.slow
         cases.append(pytest.param(*values, marks=marks, id="-".join(map(str, values))))
     return cases
 
@@ -368,7 +369,7 @@ def test_trees_give_the_loss_and_the_gradients_of_rows(name, dtype, trained, den
     model = tiny(ARCHITECTURES[name], dtype)
     adapters = with_adapters(model, TRAINED[trained])
     assert enable_trees(model) == ""
-    for seed in range(3):
+    for seed in range(2):
         targets = by_target(random_forest(seed, longest=40 if seed else 2 * CHUNK + 9), TRAINED[trained])
         each = [[s] for samples in targets for s in samples]
         naive = loss_and_gradients(model, each, of_rows, adapters)
@@ -388,7 +389,7 @@ def call_logs():
 
 @pytest.mark.parametrize(
     ("log", "trained", "name", "dtype"),
-    combined(LOGS, ["all weights", "two adapters"], list(ARCHITECTURES), list(TOLERANCE)),
+    combined(LOGS, ["all weights", "two adapters"], list(ARCHITECTURES), list(TOLERANCE), few=FAST_LOGS),
 )
 def test_call_logs_give_one_loss_and_gradient_by_calls_by_linear_rows_and_by_trees(
     call_logs, log, name, dtype, trained
@@ -443,12 +444,12 @@ def test_splitting_bounds_the_tokens_and_keeps_the_gradients():
     trunk = np.arange(200) % 50
     rng = np.random.default_rng(0)
     samples = [
-        make_sample(np.concatenate([trunk, rng.integers(0, 60, 20)]), 200, rng.normal()) for _ in range(64)
+        make_sample(np.concatenate([trunk, rng.integers(0, 60, 20)]), 200, rng.normal()) for _ in range(24)
     ]
     naive = loss_and_gradients(model, [[s] for s in samples], of_rows)
-    for limit in (300, 700, 5000):
+    for limit in (300, 450, 5000):
         groups = split(samples, limit)
-        assert len(groups) >= 1500 // limit
+        assert len(groups) >= 680 // limit
         assert_equal(loss_and_gradients(model, groups, of_tree), naive, 1e-12)
 
 
@@ -460,6 +461,7 @@ def test_two_runs_are_bit_equal():
     assert one[0] == other[0] and torch.equal(one[1], other[1])
 
 
+@thinned
 @pytest.mark.parametrize("trained", TRAINED)
 @pytest.mark.parametrize("tokens", [of_rows, of_tree])
 def test_gradient_checkpointing_changes_memory_not_results(tokens, trained):
@@ -528,6 +530,8 @@ def test_with_gradient_checkpointing_rows_are_known_to_repeat_what_they_share():
 # --------------------------------------------------------------------------- algorithms
 
 
+FAMILIES = ("grpo", "gspo", "sft", "dpo", "ppo", "sdpo")
+"""One of each kind of gradients: ratios of tokens, of calls, none, pairs, values, a teacher."""
 TERMS = {
     "alone": {},
     "with every term": {"kl": 0.1, "entropy": 0.01, "correction": "truncated", "correction_cap": 1.2},
@@ -536,7 +540,11 @@ TERMS = {
 
 @thinned
 @pytest.mark.parametrize("terms", TERMS)
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: a.name)
+@pytest.mark.parametrize(
+    "algorithm",
+    fast([place for place, a in enumerate(ALGORITHMS) if a.name in FAMILIES], ALGORITHMS),
+    ids=lambda a: a.name,
+)
 def test_every_algorithm_makes_the_same_update_by_trees_and_by_rows(algorithm, terms, monkeypatch):
     monkeypatch.setattr("ajet_trees.cost.BLOCK_FLOPS", -1e12)  # trees wherever the model has them
     start = tiny(dtype=torch.float64)
@@ -551,7 +559,7 @@ def test_every_algorithm_makes_the_same_update_by_trees_and_by_rows(algorithm, t
             LocalEngine(model, None),
             reference=other,
             adam_epsilon=1e-4,
-            micro_batch_tokens=150,
+            micro_batch_tokens=80,
             critic="values" in batch.needs,
         )
         if not trees:
@@ -569,13 +577,13 @@ def test_every_algorithm_makes_the_same_update_by_trees_and_by_rows(algorithm, t
 
 def make_batch(model, algorithm, settings):
     """Two epochs over two mini-batches of samples that share much, some with two calls, sampled nearby. Each mini-batch has
-    three groups of four."""
+    two groups of three."""
     rng = np.random.default_rng(0)
-    samples = [two_calls(s, int(s.mask.argmax()) + 3) for s in random_forest(1, rows=24, longest=30)]
+    samples = [two_calls(s, int(s.mask.argmax()) + 3) for s in random_forest(1, rows=12, longest=30)]
     assert any(len(s.spans) > 1 for s in samples)
     rewards = rng.integers(0, 2, len(samples)).astype(np.float64)
-    found = batch_advantages(algorithm, {group: rewards[group::6] for group in range(6)})
-    advantages = np.stack([found[group] for group in range(6)]).T.flatten()
+    found = batch_advantages(algorithm, {group: rewards[group::4] for group in range(4)})
+    advantages = np.stack([found[group] for group in range(4)]).T.flatten()
     weights = algorithm.weights(np.array([s.mask.sum() for s in samples], np.float64))
     for s, logprobs, advantage, weight in zip(
         samples, score(model, samples, 10_000), advantages, weights, strict=True
@@ -584,7 +592,7 @@ def make_batch(model, algorithm, settings):
         s.advantages[:] = s.mask * advantage
         s.weights[:] = s.mask * weight
     if "pairs" in algorithm.needs:
-        samples = paired(samples, [i % 6 for i in range(len(samples))])
+        samples = paired(samples, [i % 4 for i in range(len(samples))])
     loss = objective(algorithm, settings)
     estimate = partial(estimated, algorithm) if isinstance(algorithm, ActorCritic) else None
     halves = [range(0, len(samples), 2), range(1, len(samples), 2)]
