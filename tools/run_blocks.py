@@ -8,7 +8,11 @@ being written and run, and ``<!-- files: FOLDER -->`` copies the files of a fold
 The site gets what was printed. The page must show the same, but for its numbers, as times and versions differ between
 machines.
 
-    python tools/run_blocks.py docs/start.md      # put what is printed now into the page
+A training of minutes is shortened: ``<!-- shortened: ARGUMENTS -->`` adds arguments to the last command of the next block,
+such as fewer steps, and ``<!-- shortened -->`` stands above commands that look at such a run. The site then gets what the
+page shows. Its words are compared, too, but for lines with an arrow, which say what the whole training changed.
+
+    python tools/run_blocks.py docs/start.md      # run all in full, and put what is printed now into the page
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ COLUMNS = 88
 OMITTED = "..."
 
 _BLOCK = re.compile(
-    r"^(?:<!-- files: (?P<folder>\S+) -->\n)?(?:<!-- not run: (?P<reason>.+?) -->\n\n?)?(?:^`(?P<file>[\w./-]+)`:\n\n)?"
+    r"^(?:<!-- files: (?P<folder>\S+) -->\n)?(?:<!-- not run: (?P<reason>.+?) -->\n\n?)?"
+    r"(?:<!-- (?P<shortened>shortened)(?:: (?P<fewer>.+?))? -->\n\n?)?(?:^`(?P<file>[\w./-]+)`:\n\n)?"
     r"^(?P<fence>`{3,})(?P<language>\w*)\n(?P<code>.*?)^(?P=fence)$",
     re.MULTILINE | re.DOTALL,
 )
@@ -54,6 +59,10 @@ class Block:
     """The folder of the repository whose files it needs, or ""."""
     reason: str
     """Why it is not run, or ""."""
+    shortened: bool
+    """Whether the build runs less than the page shows."""
+    fewer: str
+    """What the build then adds to the last command, or ""."""
     start: int
     """Where its code begins in the page."""
 
@@ -65,8 +74,10 @@ class Block:
 def blocks(text: str) -> Iterator[Block]:
     """The blocks of a page, from its top."""
     for found in _BLOCK.finditer(text):
-        named = (found[name] or "" for name in ("language", "code", "file", "folder", "reason"))
-        yield Block(*named, start=found.start("code"))
+        named = {
+            name: found[name] or "" for name in ("language", "code", "file", "folder", "reason", "fewer")
+        }
+        yield Block(**named, shortened=found["shortened"] is not None, start=found.start("code"))
 
 
 def run_page(text: str, name: str, *, update: bool = False) -> str:
@@ -87,19 +98,25 @@ def run_page(text: str, name: str, *, update: bool = False) -> str:
                 path.write_text(block.code, encoding="utf-8")
             if block.is_run:
                 place = f"{name}:{text.count(chr(10), 0, block.start) + 1}"
-                parts += [text[end : block.start], run_block(block.code, folder, place, update)]
+                parts += [text[end : block.start], run_block(block, folder, place, update)]
                 end = block.start + len(block.code)
     return "".join([*parts, text[end:]])
 
 
-def run_block(code: str, folder: Path, place: str, update: bool) -> str:
-    """A ``console`` block with what its commands print in the folder."""
+def run_block(block: Block, folder: Path, place: str, update: bool) -> str:
+    """The code of a ``console`` block with what its commands print in the folder."""
+    shortened = block.shortened and not update
+    commands = list(_COMMAND.finditer(block.code))
 
     def printed(found: re.Match[str]) -> str:
         command = found["command"]
-        real = output(command, folder, place)
+        last = found.start() == commands[-1].start()
+        real = output(f"{command} {block.fewer}" if shortened and last else command, folder, place)
         shown = found["shown"].splitlines()
-        lines = None if update and shown == [OMITTED] else fitted(shown, real)
+        if shortened:
+            lines = shown if fitted([OMITTED if "→" in line else line for line in shown], real) else None
+        else:
+            lines = real if update and shown == [OMITTED] else fitted(shown, real)
         if lines is None and not update:
             raise BlockFailed(
                 f"{place}: `{command}` prints something else than the page shows. See what differs with "
@@ -108,7 +125,7 @@ def run_block(code: str, folder: Path, place: str, update: bool) -> str:
             )
         return "".join(f"{line}\n" for line in [f"$ {command}", *(real if lines is None else lines)])
 
-    return _COMMAND.sub(printed, code)
+    return _COMMAND.sub(printed, block.code)
 
 
 def output(command: str, folder: Path, place: str) -> list[str]:

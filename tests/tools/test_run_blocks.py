@@ -63,6 +63,43 @@ def test_a_marked_block_is_neither_written_nor_run() -> None:
     assert (block.reason, block.is_run) == ("it fails", False)
 
 
+SHORTENED = """
+<!-- shortened: --steps 2 -->
+```console
+$ echo first
+first
+$ printf '%s\\n' "step 9" "0.1 → 0.9" end
+step 9
+0.1 → 0.9
+end
+...
+```
+"""
+
+
+def test_a_shortened_block_has_arguments_of_its_own_and_keeps_what_the_page_shows() -> None:
+    assert run_blocks.run_page(SHORTENED, "docs/x.md") == SHORTENED
+    (block,) = run_blocks.blocks(SHORTENED)
+    assert (block.shortened, block.fewer, block.is_run) == (True, "--steps 2", True)
+    with pytest.raises(run_blocks.BlockFailed, match=r"(?s)prints something else .*end\n--steps\n2$"):
+        run_blocks.run_page(SHORTENED.replace("\nend\n", "\nstart\n"), "docs/x.md")
+
+
+def test_what_a_whole_training_changes_is_compared_with_no_shortened_one() -> None:
+    changed = SHORTENED.replace("\n0.1 → 0.9\n", "\nlearned: 0.2 → 0.8\n")
+    assert run_blocks.run_page(changed, "docs/x.md") == changed
+
+
+def test_an_update_runs_a_shortened_block_in_full() -> None:
+    updated = run_blocks.run_page(SHORTENED.replace("...\n", ""), "docs/x.md", update=True)
+    assert updated == SHORTENED.replace("...\n", "")
+
+
+def test_commands_that_look_at_a_shortened_run_keep_what_the_page_shows() -> None:
+    text = "<!-- shortened -->\n```console\n$ echo 20 steps\n30 steps\n```\n"
+    assert run_blocks.run_page(text, "docs/x.md") == text
+
+
 def test_folders_of_this_machine_are_not_shown() -> None:
     text = "```console\n$ pwd\n...\n$ command -v python\n...\n```\n"
     shown = run_blocks.run_page(text, "docs/words.md", update=True)

@@ -84,4 +84,4 @@ def test_a_console_is_copied_without_prompts_and_outputs(chromium: Any, site: Pa
     page, _ = opened(chromium, site, "start.html")
     copied = [block.get_attribute("data-copy") for block in page.locator("[data-copy]").all()]
     assert "python make_tasks.py\najet run job.yaml" in copied
-    assert any("\\\n    --steps 30" in text for text in copied)
+    assert any("\\\n    --steps 20" in text for text in copied)
