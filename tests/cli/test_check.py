@@ -464,19 +464,21 @@ def test_a_response_that_only_the_task_can_have_given_is_a_warning(folder: Folde
 
 
 CODER = """
-from openai import OpenAI
+import json, os, urllib.request  # an SDK would take most of the time
 
-client = OpenAI()
 tool = {"type": "function", "function": {"name": "shell", "parameters": {"type": "object"}}}
 
 def ask(model, *chat, **more):
-    return client.chat.completions.create(model=model, messages=list(chat), **more).choices[0].message
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions")
+    request.add_header("authorization", "Bearer " + os.environ["OPENAI_API_KEY"])
+    request.data = json.dumps({"model": model, "messages": list(chat), **more}).encode()
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
 
 user = {"role": "user", "content": "Count the files."}
 ask("nano", {"role": "user", "content": "Give this chat a name: Count the files."})
 said = ask("big", user, tools=[tool])
-result = {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "a b c"}
-print(ask("big", user, said, result, tools=[tool]).content)
+result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "a b c"}
+print(ask("big", user, said, result, tools=[tool])["content"])
 """
 CODERS_ANSWERS = """
 - {turn: 0, say: Files and their number}

@@ -102,7 +102,7 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)],
+    fast({0}, [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)]),
 )
 def test_a_signal_ends_a_run_as_ctrl_c_does_with_its_agents_and_one_line(
     programs: Programs, number: int, code: int

@@ -40,15 +40,23 @@ class Begun:
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Begun:
-    folder, installed = tmp_path_factory.mktemp("begun"), tmp_path_factory.mktemp("installed")
-    packages = [str(folder / f"ajet-my-own-{kind}") for kind in KINDS]
-    for kind, package in zip(KINDS, packages, strict=True):
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a package of each kind."""
+    folder = tmp_path_factory.mktemp("begun")
+    for kind in KINDS:
+        package = str(folder / f"ajet-my-own-{kind}")
         assert run_program(["plugin", "new", kind, f"my_own_{kind}", "--folder", package]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def begun(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    installed = tmp_path_factory.mktemp("installed")
+    packages = map(str, written.iterdir())
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--target", str(installed), *packages], check=True, capture_output=True)
     path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return Begun(folder, {**os.environ, "PYTHONPATH": path})
+    return Begun(written, {**os.environ, "PYTHONPATH": path})
 
 
 def test_there_is_a_package_to_begin_with_for_loggers_and_the_other_small_kinds() -> None:
@@ -72,8 +80,8 @@ def test_what_it_writes_is_listed_with_its_distribution(begun: Begun) -> None:
     assert "logger my_own_logger  (ajet-my-own-logger 0.1.0)" in shown
 
 
-def test_what_it_writes_is_sound_code(begun: Begun) -> None:
-    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F,B,UP,SIM", str(begun.folder)]
+def test_what_it_writes_is_sound_code(written: Path) -> None:
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F,B,UP,SIM", str(written)]
     done = subprocess.run(ruff, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 

@@ -131,7 +131,7 @@ def test_the_debug_backbone_runs_the_job_and_says_where_everything_is(folder: Fo
     assert "train.steps" in outcome.err  # the keys that had no effect
 
 
-def test_break_stops_at_its_tag_only(folder: Folder) -> None:
+def test_break_stops_at_its_tag_only(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.write(
         "agent.py",
         "import ajet\n"
@@ -139,20 +139,11 @@ def test_break_stops_at_its_tag_only(folder: Folder) -> None:
         .read_text()
         .replace("    async with", '    ajet.breakpoint("A")\n    ajet.breakpoint("B")\n    async with', 1),
     )
-    script = (
-        "import sys; hits = []; sys.breakpointhook = lambda: hits.append(1)\n"
-        "from ajet.cli import run_program\n"
-        "code = run_program(sys.argv[1:]); print('hits', len(hits)); sys.exit(code)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, "run", "job.yaml", "--break", "B"],
-        cwd=folder.path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "hits 2" in done.stdout  # one for each of two episodes
+    hits: list[bool] = []
+    monkeypatch.setattr(sys, "breakpointhook", lambda: hits.append(True))
+    outcome = folder.ajet("run", "job.yaml", "--break", "B")
+    assert outcome.code == 0, outcome.err
+    assert len(hits) == 2, "one for each of two episodes"
 
 
 def test_ctrl_c_ends_with_130_and_names_the_run_folder(folder: Folder) -> None:

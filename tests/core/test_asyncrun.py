@@ -21,6 +21,7 @@ from ajet.types import AjetError
 from ajet.utils import asyncrun
 from ajet.utils.asyncrun import end_run, run
 from tests.patience import PATIENCE
+from tests.tiers import fast
 
 
 async def stubborn() -> None:
@@ -293,7 +294,7 @@ def test_ctrl_c_wakes_a_loop_that_waits_even_if_the_signal_does_not_interrupt_it
     assert ended.stdout == "interrupted\n"
 
 
-@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("times", fast({2}, [1, 2, 3]))
 def test_ctrl_c_however_often_ends_stubborn_workflows_without_a_traceback(times: int) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

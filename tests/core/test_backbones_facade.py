@@ -15,7 +15,8 @@ PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 def imported():
     """The names that plugins import from the facade."""
     for file in PLUGINS.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        text = file.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "ajet.backbones" in text else ():
             if isinstance(node, ast.ImportFrom) and node.module == "ajet.backbones":
                 yield from (alias.name for alias in node.names)
 

@@ -15,6 +15,7 @@ from ajet.chat.streaming import Decoder, stop_at, stop_of
 from ajet.chat.texts import partial
 from tests import tokenizers
 from tests.properties import examples
+from tests.tiers import thinned
 
 FAMILIES = ["qwen3", "llama3", "plain", "thinker", "base", "harmony"]
 ASK: list[Any] = [{"role": "user", "content": "One and one?"}]
@@ -65,6 +66,7 @@ def check(chat: Chat, ids: list[int], prompt: list[int]) -> Parsed:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("opened", [False, True])
+@thinned
 @examples(80)
 @given(data=st.data())
 def test_what_is_given_early_is_how_the_whole_begins(family: str, opened: bool, data: Any) -> None:

@@ -111,8 +111,10 @@ def test_a_reader_without_fault_passes(readers: Any) -> None:
         ("Counts", "a second reading returned another task at index 0: 't1' instead of 't0'"),
         ("Grows", "a second reading returned 2 tasks instead of 1"),
         ("InTheOrderOfASet", "a copy in another process returned another task"),
-        ("ByHash", "a copy in another process returned another task"),
-        ("ReadsItsProcess", "a copy in another process returned another task"),
+        pytest.param("ByHash", "a copy in another process returned another task", marks=pytest.mark.slow),
+        pytest.param(
+            "ReadsItsProcess", "a copy in another process returned another task", marks=pytest.mark.slow
+        ),
         ("OnlyHere", "it cannot be read in another process: RuntimeError: not here"),
         ("Blank", "its id is not a non-empty text"),
         ("Empty", "it is empty"),

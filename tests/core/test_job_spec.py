@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from ajet.job.config import Layers
 from ajet.job.prepare import prepare, resolved_yaml
 from ajet.job.spec import JobSpec
 from ajet.runs.jobs import job_of
-from ajet.types import ConfigError
+from ajet.types import ConfigError, Task
 from tests.patience import PATIENCE
 
 OPEN = """
@@ -86,33 +87,18 @@ class Own(Judge):
 layers = job_of({"workflow": agent, "tasks": [{"query": "a"}], "judge": Own(points=3), "backbone": "debug"})
 print(pickle.dumps(JobSpec.of(prepare(layers), dumps)).hex())
 """
-OPEN_OBJECTS = """
-import asyncio, pickle, sys
-from ajet import Task
-job = pickle.loads(bytes.fromhex(sys.stdin.read())).open()
-print(asyncio.run(job.workflow.target(Task("t", "ab"))), job.judge.points, len(job.tasks))
-print(asyncio.run(job.judge.judge(None, None, None)).reward)
-"""
-
-
-def python(code: str, folder: Path, given: str = "") -> str:
-    """What a script prints that runs in a folder."""
-    (folder / "script.py").write_text(code)
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        input=given,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_functions_and_judges_of_a_script_reach_another_process(tmp_path: Path) -> None:
     pytest.importorskip("cloudpickle")
-    assert python(OPEN_OBJECTS, tmp_path, python(SCRIPT, tmp_path)) == "abab 3.0 0\n6.0\n"
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    job = pickle.loads(bytes.fromhex(done.stdout)).open()
+    assert asyncio.run(job.workflow.target(Task("t", "ab"))) == "abab" and len(job.tasks) == 0
+    assert job.judge.points == 3.0 and asyncio.run(job.judge.judge(None, None, None)).reward == 6.0
 
 
 def test_an_object_that_cannot_be_sent_is_named_with_a_remedy() -> None:

@@ -19,7 +19,6 @@ import yaml
 from ajet.job.config import Layers
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.warm import Warm
 
 SERVER = """
 import os, subprocess, sys, threading, time
@@ -87,7 +86,6 @@ class Home:
         self.port = port
         self.said: list[str] = []
         self._started: list[subprocess.Popen[str]] = []
-        self._warm: list[Warm] = []
         (path / "server.py").write_text(SERVER)
         (path / "agent.py").write_text(AGENT)
         (path / "tasks.jsonl").write_text('{"id": "a", "query": "2+2?", "answer": "4"}\n')
@@ -133,11 +131,9 @@ class Home:
         self._started.append(process)
         return process
 
-    def ajet(self, *arguments: str) -> Warm:
+    def ajet(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `ajet` in the folder."""
-        process = Warm(*arguments, cwd=self.path)
-        self._warm.append(process)
-        return process
+        return self.start("-m", "ajet", *arguments)
 
     def serve(self) -> subprocess.Popen[str]:
         """Start the service by hand."""
@@ -156,9 +152,6 @@ class Home:
         return [int(word) for word in file.read_text().split()] if file.exists() else []
 
     def end(self) -> None:
-        for warm in self._warm:
-            warm.kill()
-            warm.wait(PATIENCE)
         for process in self._started:
             process.kill()
             process.wait()

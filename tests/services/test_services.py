@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import pytest
 from ajet.services.supervisor import ServiceFailed, exit_code, with_services
 from ajet.types import AjetError, ConfigError
 from tests.patience import PATIENCE
-from tests.tiers import thinned
-from tests.warm import Warm
+from tests.program import Program
+from tests.tiers import fast
 
 from .conftest import Home, ended, lives, until
 
@@ -58,7 +59,7 @@ def test_a_second_job_reuses_it_and_the_last_one_stops_it(home: Home) -> None:
 
 def test_jobs_that_start_at_once_share_one_service(home: Home) -> None:
     home.job(workflow="agent.py:run", run={"services": ["thing"]})
-    jobs = [home.ajet("run", "job.yaml", "--set", f"run.dir=runs{i}") for i in range(3)]
+    jobs = [home.ajet("run", "job.yaml", "--set", f"run.dir=runs{i}") for i in range(2)]
     for job in jobs:
         output, _ = job.communicate(timeout=PATIENCE)
         assert job.returncode == 0, output
@@ -81,7 +82,7 @@ def test_after_a_killed_run_the_next_one_uses_and_stops_it(home: Home) -> None:
 
 def test_what_a_killed_run_left_half_started_makes_way(home: Home) -> None:
     home.job("sleep", workflow="agent.py:waits", run={"services": ["thing"]})
-    killed = home.start("-m", "ajet", "run", "job.yaml")
+    killed = home.ajet("run", "job.yaml")
     line = killed.stdout.readline()  # type: ignore[union-attr]
     pid = int(line.partition("process ")[2].split(",")[0])
     killed.kill()
@@ -95,9 +96,10 @@ def test_what_a_killed_run_left_half_started_makes_way(home: Home) -> None:
 # ------------------------------------------------------------------ what goes wrong
 
 
-@thinned
-@pytest.mark.parametrize("workflow", ["waits", "hangs"])
-@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize(
+    ("workflow", "background"),
+    fast({3}, [("waits", False), ("waits", True), ("hangs", False), ("hangs", True)]),
+)
 def test_a_dying_service_fails_the_run_with_the_end_of_its_log(
     home: Home, workflow: str, background: bool
 ) -> None:
@@ -243,11 +245,19 @@ def test_its_log_can_be_read_by_its_user_alone(home: Home) -> None:
 # ------------------------------------------------------------------ the commands
 
 
-def command(home: Home, *arguments: str, cwd: Path | None = None) -> str:
-    process = Warm(*arguments, cwd=cwd or home.path)
-    output, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, output
-    return output
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def command(home: Home, ajet: Program) -> Command:
+    """Run `ajet` in this process; what it prints."""
+
+    def run(*arguments: str) -> str:
+        outcome = ajet(*arguments)
+        assert outcome.code == 0, outcome.err
+        return outcome.out + outcome.err
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -261,22 +271,27 @@ def command(home: Home, *arguments: str, cwd: Path | None = None) -> str:
         ),
     ],
 )
-def test_every_command_that_runs_a_job_has_services(home: Home, words: tuple[str, ...]) -> None:
+def test_every_command_that_runs_a_job_has_services(
+    home: Home, command: Command, words: tuple[str, ...]
+) -> None:
     home.job()
     words = tuple(word.replace("{service}", home.url) for word in words)
-    said = command(home, *words, "--with", "thing")
+    said = command(*words, "--with", "thing")
     assert "service thing: healthy after" in said and "service thing: stopped" in said
     home.job(run={"services": ["thing"]})
-    assert "service thing: healthy after" in command(home, *words)
+    assert "service thing: healthy after" in command(*words)
     assert len(home.pids()) == 4 and ended(*home.pids())
 
 
 @pytest.mark.slow
-def test_a_resumed_job_starts_its_services_where_the_job_named_them(home: Home, tmp_path: Path) -> None:
+def test_a_resumed_job_starts_its_services_where_the_job_named_them(
+    home: Home, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home.job()
-    command(home, "run", "job.yaml", "--with", "thing")
+    command("run", "job.yaml", "--with", "thing")
     (job,) = home.path.glob("runs/*/job.yaml")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    said = command(home, "run", str(job), "--set", "run.dir=again", cwd=elsewhere)
+    monkeypatch.chdir(elsewhere)
+    said = command("run", str(job), "--set", "run.dir=again")
     assert "service thing: healthy after" in said and len(home.pids()) == 4

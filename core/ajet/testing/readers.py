@@ -32,7 +32,6 @@ def check_reader(reader: Reader) -> list[Task]:
     """
     tasks = read_all(reader, reader.name)
     _check_same(list(reader.tasks()), tasks, f"{reader.name}: a second reading")
-    _check_same(_read_elsewhere(reader), tasks, f"{reader.name}: a copy in another process")
     for task in tasks:
         where = f"{reader.name}: task {task.id!r}"
         assert isinstance(task.id, str) and task.id.strip(), f"{where}: its id is not a non-empty text"
@@ -41,6 +40,7 @@ def check_reader(reader: Reader) -> list[Task]:
             json.dumps([task.query, task.messages, dict(task.metadata)])
         except (TypeError, ValueError) as error:
             raise AssertionError(f"{where}: cannot be written as JSON: {error}") from None
+    _check_same(_read_elsewhere(reader), tasks, f"{reader.name}: a copy in another process")
     return tasks
 
 
