@@ -114,7 +114,8 @@ def run_block(block: Block, folder: Path, place: str, update: bool) -> str:
         real = output(f"{command} {block.fewer}" if shortened and last else command, folder, place)
         shown = found["shown"].splitlines()
         if shortened:
-            lines = shown if fitted([OMITTED if "→" in line else line for line in shown], real) else None
+            fits = fitted([OMITTED if "→" in line else line for line in shown], real) is not None
+            lines = shown if fits else None
         else:
             lines = real if update and shown == [OMITTED] else fitted(shown, real)
         if lines is None and not update:

@@ -66,6 +66,7 @@ def test_a_marked_block_is_neither_written_nor_run() -> None:
 SHORTENED = """
 <!-- shortened: --steps 2 -->
 ```console
+$ true
 $ echo first
 first
 $ printf '%s\\n' "step 9" "0.1 → 0.9" end
