@@ -1,5 +1,7 @@
 """A tiny random model behind `LocalService`, which the real client of Tinker talks to."""
 
+from contextlib import contextmanager
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -7,6 +9,7 @@ pytest.importorskip("tinker")
 
 from transformers import AutoModelForCausalLM  # noqa: E402
 
+from ajet.testing.backbones import BackboneSubject  # noqa: E402
 from ajet_local.starter.calculator import Calculator  # noqa: E402
 from tests.plugins.tinker.local_service import LocalService  # noqa: E402
 
@@ -41,15 +44,36 @@ def folder(base, tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def service(base, monkeypatch):
+@contextmanager
+def served(model):
     """The running service, with the key in the environment."""
-    monkeypatch.setenv("TINKER_API_KEY", KEY)
-    with LocalService(base[0], NAME, KEY, context_length=161) as running:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        LocalService(model, NAME, KEY, context_length=161) as running,
+    ):
+        patch.setenv("TINKER_API_KEY", KEY)
+        yield running
+
+
+def section_of(service):
+    """The keys of `backbone.tinker` that lead to a service."""
+    return {"base_model": NAME, "base_url": service.url, "rank": 4, "timeout": 60}
+
+
+@pytest.fixture
+def service(base):
+    """A service of the test's own."""
+    with served(base[0]) as running:
         yield running
 
 
 @pytest.fixture
 def section(service):
     """The keys of `backbone.tinker` that lead to the service."""
-    return {"base_model": NAME, "base_url": service.url, "rank": 4, "timeout": 60}
+    return section_of(service)
+
+
+@pytest.fixture
+def subject(folder, section, tmp_path):
+    """Small jobs of two steps on the service."""
+    return BackboneSubject("tinker", str(folder), tmp_path, section)

@@ -10,6 +10,7 @@ from ajet.testing.conformance import ENGINE_CHECKS, Subject, check_close
 from ajet.types import GenerateRequest, Sampling
 from ajet_tinker.backbone import TinkerEnginePlugin
 from tests.patience import PATIENCE
+from tests.plugins.tinker.conftest import section_of, served
 
 WHAT_TINKER_CANNOT_DO = {
     conformance.check_temperature_divides_the_logits: "it scores at temperature 1 alone",
@@ -23,10 +24,25 @@ WHAT_TINKER_CANNOT_DO = {
 }
 
 
-@pytest.fixture
-def engine(folder, service, section):
+def built(folder, section):
     keys = {name: section[name] for name in ("base_model", "base_url", "timeout")}
     return TinkerEnginePlugin(**keys).build(str(folder), 0, Silent())
+
+
+@pytest.fixture
+def engine(folder, section):
+    return built(folder, section)
+
+
+@pytest.fixture(scope="module")
+def keeps(base, folder):
+    """Run a check on an engine that serves all of them: each leaves it as it was."""
+    with served(base[0]) as service, asyncio.Runner() as runner:
+        engine = built(folder, section_of(service))
+        runner.run(engine.start())
+        subject = Subject(engine, tolerance=1e-4)
+        yield lambda check: runner.run(asyncio.wait_for(check(subject), timeout=PATIENCE))
+        runner.run(engine.close())
 
 
 def running(engine, scenario):
@@ -47,8 +63,8 @@ def running(engine, scenario):
     [check for check in ENGINE_CHECKS if check not in WHAT_TINKER_CANNOT_DO],
     ids=lambda check: check.__name__,
 )
-def test_it_keeps_to_the_contract_of_engines(engine, check):
-    running(engine, lambda engine: check(Subject(engine, tolerance=1e-4)))
+def test_it_keeps_to_the_contract_of_engines(keeps, check):
+    keeps(check)
 
 
 def test_recorded_logprobs_are_those_of_scoring(engine):

@@ -18,12 +18,23 @@ from ajet.testing.backbones import BackboneSubject
 from ajet_tinker.backbone import Tinker, TinkerEnginePlugin
 from ajet_tinker.saved import Saved
 from tests.patience import PATIENCE
+from tests.plugins.tinker.conftest import section_of, served
+
+
+@pytest.fixture(scope="module")
+def finished(base, folder, tmp_path_factory):
+    """A service, and a run of two steps on it of which a test gets a copy."""
+    with served(base[0]) as service:
+        subject = BackboneSubject("tinker", str(folder), tmp_path_factory.mktemp("job"), section_of(service))
+        yield service, subject, subject.run({"train.keep_last": 3})
 
 
 @pytest.fixture
-def subject(folder, section, tmp_path):
-    """Small jobs of two steps on the service."""
-    return BackboneSubject("tinker", str(folder), tmp_path, section)
+def copied(finished, tmp_path):
+    """The folder of the finished run's copy, and its last checkpoint."""
+    _, _, result = finished
+    run_dir = shutil.copytree(result.run_dir, tmp_path / "copied")
+    return run_dir, run_dir / result.checkpoint.relative_to(result.run_dir)
 
 
 def error_of(subject, keys, kind=ajet.AjetError, **options):
@@ -141,11 +152,14 @@ def test_an_episode_whose_reply_failed_is_repeated(subject, service):
     assert service.calls["sample"] > 8, "four episodes have eight calls, and one was repeated"
 
 
-def test_a_resumed_run_has_the_optimizer_state_of_its_checkpoint(subject, service):
-    service.fail["forward_backward", 2] = ("out of memory", "server")
+def test_a_gradient_that_failed_is_named(subject, service):
+    service.fail["forward_backward", 1] = ("out of memory", "server")
     assert "forward_backward of mini-batch 1 of 1 failed: out of memory" in error_of(subject, {})
-    run_dir = run_dir_of(subject)
-    [checkpoint] = (run_dir / "checkpoints").glob("step_*")
+
+
+def test_a_resumed_run_has_the_optimizer_state_of_its_checkpoint(finished):
+    service, subject, result = finished
+    checkpoint = result.checkpoint
     saved = Saved.read(checkpoint)
     _, _, moments = service.states[saved.state]
     trainer = Tinker(**subject.section).trainer(
@@ -159,7 +173,7 @@ def test_a_resumed_run_has_the_optimizer_state_of_its_checkpoint(subject, servic
     assert [float(state["step"]) for state in restored["state"].values()] == [
         float(state["step"]) for state in moments["state"].values()
     ]
-    assert restored["state"] and trainer.version == saved.version == 1
+    assert restored["state"] and trainer.version == saved.version == 2
 
 
 def test_an_answer_that_does_not_come_ends_the_run_at_the_deadline(subject, service):
@@ -168,26 +182,28 @@ def test_an_answer_that_does_not_come_ends_the_run_at_the_deadline(subject, serv
     assert "optim_step of mini-batch 1 of 1 got no answer within 3 seconds (backbone.tinker.timeout)" in text
 
 
-def test_a_checkpoint_that_tinker_has_deleted_is_skipped(subject, service):
-    result = subject.run({"train.keep_last": 3})
-    del service.states[Saved.read(result.checkpoint).state]
-    resumed = subject.run({"train.steps": 3}, resume=result.run_dir)
-    assert resumed.steps == 3 and steps_in(result.run_dir) == [1, 2, 3]
+def test_a_checkpoint_that_tinker_has_deleted_is_skipped(finished, copied, monkeypatch):
+    service, subject, _ = finished
+    run_dir, last = copied
+    monkeypatch.delitem(service.states, Saved.read(last).state)
+    assert subject.run(resume=run_dir).steps == 2 and steps_in(run_dir) == [1, 2]
     assert any("is damaged and is skipped" in line and "not found" in line for line in subject.said), (
         subject.said
     )
 
 
-def test_a_checkpoint_file_that_cannot_be_read_is_skipped(subject, service):
-    result = subject.run({"train.keep_last": 3})
-    file = result.checkpoint / "tinker.json"
+def test_a_checkpoint_file_that_cannot_be_read_is_skipped(finished, copied):
+    _, subject, _ = finished
+    run_dir, last = copied
+    file = last / "tinker.json"
     file.write_text(file.read_text().replace('"rank"', '"runk"'))
-    subject.run({"train.steps": 3}, resume=result.run_dir)
+    subject.run(resume=run_dir)
     assert any("is damaged and is skipped" in line for line in subject.said), subject.said
 
 
-def test_keys_that_contradict_a_checkpoint_are_refused(subject, service):
-    checkpoint = str(subject.run({"train.steps": 1}).checkpoint)
+def test_keys_that_contradict_a_checkpoint_are_refused(finished):
+    _, subject, result = finished
+    checkpoint = str(result.checkpoint)
     text = error_of(subject, {"model": checkpoint, "backbone.tinker.rank": 8}, ajet.ConfigError)
     assert "backbone.tinker.rank" in text and "has rank 4" in text
     text = error_of(subject, {"model": checkpoint, "backbone.tinker.base_model": "other"}, ajet.ConfigError)
@@ -236,6 +252,7 @@ def test_a_killed_run_is_resumed(subject, service):
     assert steps_in(run_dir) == list(range(1, done + 2))
 
 
+@pytest.mark.whole
 @pytest.mark.e2e
 def test_ctrl_c_ends_a_run_that_waits_for_the_service(subject, service):
     process = start(subject, "job.yaml", "--steps", "500")

@@ -23,7 +23,7 @@ def test_its_job_runs_on_a_service_at_another_address(folder, service, section, 
         model=str(folder),
         steps=1,
         run_dir=tmp_path / "runs",
-        set={"backbone.tinker": {**section, **shown}},
+        set={"backbone.tinker": {**section, **shown}, "rollout.group_size": 2, "train.batch_size": 2},
         progress=False,
     )
     assert len(run.metrics) == 1 and service.lora_configs[0]["rank"] == shown["rank"]
