@@ -37,7 +37,7 @@ def _folder(plugin: re.Match[str]) -> str:
     return f"./plugins/{plugin[1].replace('-', '_')}"
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("page", "word", "versions"),
     [
