@@ -25,8 +25,13 @@ pytestmark = pytest.mark.models("calculator")
 
 MATH = Path(__file__).parents[3] / "examples" / "math"
 SECONDS = 4 * PATIENCE
-FEW = {"eval.episodes": 16, "eval.greedy": "false"}
-SMALL = {**FEW, "train.batch_size": 4, "rollout.group_size": 4, "train.save_every": 1}
+SMALL = {
+    "eval.episodes": 16,
+    "eval.greedy": "false",
+    "train.batch_size": 4,
+    "rollout.group_size": 4,
+    "train.save_every": 1,
+}
 """A run whose steps take about two seconds."""
 EXACT = 1e-4
 """Largest difference between the logprobs of the engine and of Trinity at the same weights, both in float32."""
@@ -131,9 +136,7 @@ def assert_trained_exactly_once(run: Path, steps: int) -> None:
 def test_three_steps_of_the_math_example_go_on_after_the_run_was_killed(
     folder: Path, nothing_left: str
 ) -> None:
-    first = start(
-        folder, "job.yaml", "--backbone", "trinity", "--steps", "3", **FEW, **{"train.save_every": 1}
-    )
+    first = start(folder, "job.yaml", "--backbone", "trinity", "--steps", "3", **SMALL)
     wait_for(lambda: any((folder / "runs").glob("*/checkpoints/step_000001/files.json")), first, folder)
     learner = learner_of(first)
     assert learner is not None
