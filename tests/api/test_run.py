@@ -21,6 +21,7 @@ from ajet.job.prepare import prepare
 from ajet.runs import jobs
 from tests.api.asking import ask
 from tests.patience import PATIENCE
+from tests.tiers import fast
 
 Arguments = dict[str, Any]
 Agent = Callable[[Task], Any]
@@ -325,7 +326,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("where", ["loop", "script"])
+@pytest.mark.parametrize("where", fast({1}, ["loop", "script"]))
 def test_ctrl_c_that_ends_a_script_is_told_in_one_line_with_the_run_folder(folder: Path, where: str) -> None:
     """No traceback, also where a loop runs; the exit code stays that of Ctrl-C."""
     script = textwrap.dedent(SCRIPT_OF_A_NOTEBOOK).replace(
@@ -342,7 +343,7 @@ def test_ctrl_c_that_ends_a_script_is_told_in_one_line_with_the_run_folder(folde
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("where", ["loop", "script"])
+@pytest.mark.parametrize("where", fast({0}, ["loop", "script"]))
 def test_ctrl_c_ends_a_run_in_a_script_and_beside_a_loop(folder: Path, where: str) -> None:
     (folder / "cell.py").write_text(textwrap.dedent(SCRIPT_OF_A_NOTEBOOK))
     done = subprocess.run(

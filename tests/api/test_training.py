@@ -17,6 +17,7 @@ import pytest
 import ajet
 from ajet import ConfigError, Task
 from ajet.cli import run_program
+from tests.tiers import fast
 
 Arguments = dict[str, Any]
 Agent = Callable[[Task], Any]
@@ -155,7 +156,7 @@ def test_a_served_model_is_told_how_its_calls_are_read(model: Path) -> None:
         assert server.model
 
 
-@pytest.mark.parametrize("beside_a_loop", [False, True])
+@pytest.mark.parametrize("beside_a_loop", fast({1}, [False, True]))
 def test_a_checkpoint_is_served_for_the_length_of_a_block(model: Path, beside_a_loop: bool) -> None:
     def block() -> str:
         with ajet.serve(model, engine="local", set={"threads": 1}, max_tokens=4) as server:
