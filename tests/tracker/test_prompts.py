@@ -24,7 +24,7 @@ from tests.tracker.harness import Script
 
 Message = dict[str, Any]
 
-FAST, SLOW = 3, 2000
+FAST, SLOW = 2, 2000
 """Call graphs of each template in the fast tests, and of all templates in the slow one."""
 TOOLS: list[Message] = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
