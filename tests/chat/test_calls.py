@@ -14,6 +14,7 @@ from ajet.chat import bodies
 from ajet.chat.bodies import Tools
 from ajet.chat.calls import BareCalls, CallReader
 from ajet.chat.derive import from_example
+from ajet.chat.harmony import Harmony
 from ajet.chat.renderer import Chat
 from tests.chat.families import FAMILIES
 from tests.chat.programme import TOOLS, make_chat
@@ -314,3 +315,27 @@ def test_a_call_has_the_id_that_the_model_wrote_unless_the_template_refuses_it(
     said = "".join(form.replace("NAME", "ping").replace("ARGS", "{}").replace("ID", i) for i in ids)
     parsed = chat.parse(chat.tokenizer.encode(said, add_special_tokens=False), [], TOOLS)
     assert parsed.call_ids == ("abc123def", "", "" if refuses else "x1")
+
+
+def test_however_many_messages_of_harmony_cannot_be_read_a_few_are_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chat = make_chat(FAMILIES["gpt-oss (TRL)"])
+    parsed, tried = Harmony._parsed, []
+
+    def parse(harmony: Harmony, turn: list[int], prompt: list[int]) -> Any:
+        tried.append(len(turn))
+        if "deep" in harmony.decode(turn):
+            raise RecursionError
+        return parsed(harmony, turn, prompt)
+
+    monkeypatch.setattr(Harmony, "_parsed", parse)
+    begun = "<|channel|>analysis<|message|>Hm.<|end|>"
+    text = begun + "<|start|>assistant<|channel|>final<|message|>deep<|end|>" * 100
+    found = chat.parse(chat.tokenizer.encode(text, add_special_tokens=False), [], [])
+    assert (found.reasoning, found.content.count("deep"), dict(found.counts)) == (
+        "Hm.",
+        100,
+        {"malformed_tool_calls": 1},
+    )
+    assert len(tried) < 12

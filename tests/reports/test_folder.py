@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ajet.reports.folder import find_run
+from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_to_json
 from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines
 from ajet.types import AjetError, ConfigError
 
-from .conftest import Folder, blank
+from .conftest import Folder, blank, squeezing
 
 IDS = ["1.0/a/0", "1.0/a/1", "11.0/a/0", "1.1/bird/0"]
 
@@ -51,6 +53,22 @@ def test_an_episode_is_found_by_its_id_its_beginning_or_any_unique_part(four: Fo
     run = four.read()
     found = [run.find(text).id for text in ("1.0/a/0", "11", "bird", "a/1")]
     assert found == ["1.0/a/0", "11.0/a/0", "1.1/bird/0", "1.0/a/1"]
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [('"chats": {"', '"chats": {"<b>'), ('"calls": [{', '"calls": [3, {')],
+)
+def test_an_episode_that_no_run_has_written_is_told_in_one_line(
+    folder: Folder, live: Callable[..., list[Episode]], was: str, now: str
+) -> None:
+    folder.write(live(squeezing))
+    journal = folder.dir / JOURNAL
+    assert was in journal.read_text()
+    journal.write_text(journal.read_text().replace(was, now, 1))
+    with pytest.raises(AjetError, match="not a line of this version's journal"):
+        run = folder.read()
+        run.episode(run.entries[0])
 
 
 def test_an_ambiguous_part_lists_some_ids(four: Folder) -> None:

@@ -272,7 +272,7 @@ class _MarkedReader:
         return [("content", self._trim.add(text))]
 
     def _begins_call(self) -> bool:
-        return bool(self._calls) and self._may_call and self._pending.startswith(self._calls.begins)
+        return self._may_call and self._calls is not None and self._pending.startswith(self._calls.begins)
 
     def _held(self) -> int:
         """How many characters of the pending text cannot begin a call, whatever follows."""

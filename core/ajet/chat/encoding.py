@@ -44,7 +44,7 @@ def any_of(texts: Iterable[str]) -> re.Pattern[str]:
 class Encoder:
     """Encodes rendered chats. ``control`` are the tokens that structure a chat: they count where the template
     wrote them; in values that `hide` has processed they are plain text. So are ``around``, tokens around calls and results, in
-    the results of tools."""
+    tools and their results."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class Encoder:
         self._same_after_control = self._encode(f"{token}a")[1:] == self._encode("a")
 
     def hide(self, value: Any, result: bool = False) -> Any:
-        """A copy of a message or tool in which marks replace the texts of control tokens, in the ``result`` of a tool also those
-        around it."""
+        """A copy of a message or tool in which marks replace the texts of control tokens, with ``result`` also those around calls and
+        results."""
         if isinstance(value, str):
             hides = self._hides_in_results if result else self._hides
             return hides.sub(lambda m: self._mark(m[0]), value)
@@ -127,7 +127,8 @@ class Encoder:
 
     def _segment(self, text: str, inside: bool, after_control: bool) -> list[int]:
         """Ids of the text between two control tokens that the template wrote."""
-        middle, ids = inside and not (after_control and self._same_after_control), []
+        ids: list[int] = []
+        middle = inside and not (after_control and self._same_after_control)
         for number, part in enumerate(self._hidden_around.split(text)):
             for said in (
                 self.show(part) if number % 2 else [self.show(part)]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -79,18 +80,17 @@ class Harmony:
         except Exception:  # deep nesting, numbers of thousands of digits, …
             # From that message on, all is text.
             starts = [n for n, i in enumerate(turn) if i == self.start]
-            for start in reversed(starts):
-                read = self.parse(turn[:start], prompt, tools)
-                return replace(
-                    read,
-                    content=read.content + self.decode(turn[start:]),
-                    counts={**read.counts, _MALFORMED: 1},
-                )
-            return Parsed(self.decode(turn), counts={_MALFORMED: 1})
+            readable = bisect_left(starts, True, key=lambda start: not self._readable(turn[:start], prompt))
+            if not readable:
+                return Parsed(self.decode(turn), counts={_MALFORMED: 1})
+            read = self.parse(turn[: starts[readable - 1]], prompt, tools)
+            content = read.content + self.decode(turn[starts[readable - 1] :])
+            return replace(read, content=content, counts={**read.counts, _MALFORMED: 1})
         offered = Tools(tools).schemas
         good = [c for c in found.tool_calls if c.status == "ok" and isinstance(c.name, str) and c.name]
         calls = [c for c in good if c.name in offered]
-        rest = [c for c in found.tool_calls if c not in calls]
+        called = set(map(id, calls))
+        rest = [c for c in found.tool_calls if id(c) not in called]
         counts = {
             _MALFORMED: len(found.tool_calls) - len(good),
             "unoffered_tool_calls": len(good) - len(calls),
@@ -107,6 +107,13 @@ class Harmony:
             thoughts if reasoning else 0,
             {name: count for name, count in counts.items() if count},
         )
+
+    def _readable(self, turn: list[int], prompt: list[int]) -> bool:
+        try:
+            self._parsed(turn, prompt)
+        except Exception:
+            return False
+        return True
 
     def _parsed(self, turn: list[int], prompt: list[int]) -> tuple[Any, int]:
         """A turn as the library parses it, and how many of its ids are reasoning."""

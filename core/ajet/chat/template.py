@@ -148,7 +148,7 @@ class Template:
 
     def hidden(self, tools: Sequence[Message]) -> list[Message]:
         """Tools in the form that the template gets."""
-        return list(self.encoder.hide(encodable(tools)))
+        return list(self.encoder.hide(encodable(tools), result=True))  # a server may have described them
 
     def write(
         self, prepared: Sequence[dict[str, Any]], tools: Sequence[Message], generate: bool = True

@@ -103,8 +103,24 @@ class Run:
         return line
 
     def episode(self, entry: Entry) -> Episode:
-        """The whole episode, its messages and tokens rebuilt. Raises AjetError if its line has changed."""
-        return episode_of(self.line(entry))
+        """The whole episode, its messages and tokens rebuilt. Raises AjetError if its line has changed, or was not written by this
+        version."""
+        line = self.line(entry)
+        try:
+            return episode_of(line)
+        except _FOREIGN as error:
+            raise _foreign(f"{self.dir / JOURNAL}: {entry.id}", error) from None
+
+
+_FOREIGN = (AttributeError, LookupError, TypeError, ValueError)
+"""What reading a line raises that this version has not written."""
+
+
+def _foreign(where: str, error: Exception) -> AjetError:
+    return AjetError(
+        f"{where}: not a line of this version's journal ({type(error).__name__}: {error}). Read it with the version in "
+        "versions.json."
+    )
 
 
 def group_of(episode_id: str) -> str | None:
@@ -177,11 +193,8 @@ def _entries(path: Path) -> Iterator[Entry | _Mark]:
             line = _parsed(raw, path, number)
             try:
                 yield superseded(line) or _entry(line, offset)
-            except (KeyError, TypeError) as error:
-                raise AjetError(
-                    f"{path}:{number}: not a line of this version's journal ({type(error).__name__}: {error}). "
-                    "Read it with the version in versions.json."
-                ) from None
+            except _FOREIGN as error:
+                raise _foreign(f"{path}:{number}", error) from None
             offset += len(raw)
 
 
