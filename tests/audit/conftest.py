@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -121,6 +122,7 @@ class Runs:
     says: list[Any]
     """What the model says; the last one counts."""
     folder: Path
+    tokenizer: Path
 
     def run(
         self,
@@ -167,7 +169,7 @@ class Runs:
             "backbone": {"name": backbone, "mode": mode},
         }
         (where / "settings.json").write_text(json.dumps(job))
-        engine.tokenizer.save_pretrained(where / "tokenizer")
+        shutil.copytree(self.tokenizer, where / "tokenizer", dirs_exist_ok=True)
         make = WithoutTokens if backbone == "verl" else RunRecorder
         with closing(make(where, batches=True)) as recorder:
             if first_step > 1:
@@ -198,11 +200,18 @@ class Runs:
         return where
 
 
+@pytest.fixture(scope="session")
+def saved_tokenizer(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
-def runs(bench: Callable[..., Any], tokenizer: Any, tmp_path: Path) -> Runs:
+def runs(bench: Callable[..., Any], tokenizer: Any, saved_tokenizer: Path, tmp_path: Path) -> Runs:
     told: list[Any] = []
     engine = ScriptedEngine(tokenizer, lambda request, prompt: told[-1](request, prompt))
-    return Runs(bench(engine), engine, told, tmp_path)
+    return Runs(bench(engine), engine, told, tmp_path, saved_tokenizer)
 
 
 def audited(folder: Path) -> Audit:

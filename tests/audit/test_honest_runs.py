@@ -23,6 +23,7 @@ from tests.audit.test_audit import good, once, summed_up, titled
 from tests.audit.test_believes_nothing import FAILING, TWO, equal_for_some, resumed, shaky
 from tests.audit.test_call_credit import by_call
 from tests.audit.test_forks import FORKED, by_member, steady, talk, varied
+from tests.tiers import fast
 
 ALL = [OverLong(max_tokens=150), Repetition(min_tokens=2), DiscardedAttempts(), UnusedBranches()]
 
@@ -102,6 +103,7 @@ def in_two_parts(runs: Runs, **settings: Any) -> Path:
     return runs.run(once, judged, steps=4, first_step=3, schedule="cosine")
 
 
+WILD = 12
 RUNS: dict[str, Callable[[Runs], Path]] = {
     **{
         f"filters of a wild agent, {seed}": partial(
@@ -115,7 +117,7 @@ RUNS: dict[str, Callable[[Runs], Path]] = {
             ),
             seed=seed,
         )
-        for seed in range(12)
+        for seed in range(WILD)
     },
     "forks of which filters drop calls": lambda r: r.run(
         steady, by_member, varied, rollout=FORKED, filters=[OverLong(max_tokens=200)], credit="tree"
@@ -179,7 +181,8 @@ RUNS: dict[str, Callable[[Runs], Path]] = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+# Of the wild agents, those that differ in the filters.
+@pytest.mark.parametrize("name", fast([*range(4), *range(WILD, len(RUNS))], list(RUNS)))
 def test_nothing_is_unexplained_in_an_honest_run(runs: Runs, name: str, tmp_path: Path) -> None:
     folder = RUNS[name](runs)
     (folder / "tokenizer").rename(tmp_path / "elsewhere")  # test_audit.py compares the prompts

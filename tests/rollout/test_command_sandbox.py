@@ -19,6 +19,7 @@ from ajet.testing import ScriptedEngine
 from ajet.types import ConfigError, Task
 from tests.patience import PATIENCE
 from tests.rollout.commands import ASK, run_command, whole
+from tests.tiers import fast
 
 Run = Callable[..., Episode]
 
@@ -95,13 +96,15 @@ def test_the_interpreter_of_a_script_is_in_the_sandbox(
 
 
 def test_the_reference_answer_cannot_be_read_in_a_sandbox(run: Run, tmp_path: Path) -> None:
+    begun = int(time.time()) - 1  # a search through all of Python's libraries would take seconds
     (tmp_path / "tasks.jsonl").write_text('{"query": "q", "answer": "the-answer-42"}')
     code = (
         "ask('x')\n"
         f"places = [{str(tmp_path / 'tasks.jsonl')!r}, '/proc/{os.getpid()}/environ', '/etc/shadow', {str(Path.home())!r}]\n"
         "told = [place for place in places if os.path.exists(place)]\n"
-        "seen = ['grep', '-rls', 'the-answer-' + str(42), '/proc/self/environ', '/tmp', '/home', '/work', '/var']\n"
-        "found = subprocess.run(seen, capture_output=True, text=True).stdout\n"
+        "seen = ['grep', '-ls', 'the-answer-' + str(42)]\n"
+        f"new = ['find', '/tmp', '/home', '/work', '/var', '-type', 'f', '-newermt', '@{begun}', '-exec', *seen, '{{}}', '+']\n"
+        "found = ''.join(subprocess.run(c, capture_output=True, text=True).stdout for c in ([*seen, '/proc/self/environ'], new))\n"
         "told += found.split()\n"
         "told += [entry for entry in os.listdir('/proc') if entry.isdigit() and int(entry) > 50]"
     )
@@ -162,7 +165,9 @@ def living(mark: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("end", "failure"),
-    [("", None), ("; time.sleep(600)", "workflow:timeout"), ("; sys.exit(3)", "workflow:exit 3")],
+    fast(
+        {0, 1}, [("", None), ("; time.sleep(600)", "workflow:timeout"), ("; sys.exit(3)", "workflow:exit 3")]
+    ),
     ids=["ends", "hangs", "fails"],
 )
 def test_processes_that_leave_their_session_die_with_the_sandbox(
