@@ -134,7 +134,7 @@ test-verl: .venv-verl/.installed ## the backbone verl: jobs on this CPU, through
 	$(ON_CPU) timeout -k 20 7200 .venv-verl/bin/python -m pytest tests/plugins/verl tests/plugins/vllm -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(TIER) $(ARGS)
 
 verify-verl: .venv-verl/.installed ## the slow tests with verl: does a job learn, two nodes, kill and resume
-	$(ON_CPU) timeout -k 20 14400 .venv-verl/bin/python -m pytest tests/plugins/verl -m slow -s $(ARGS)
+	$(ON_CPU) timeout -k 20 14400 .venv-verl/bin/python -m pytest tests/plugins/verl tests/plugins/vllm -m slow -s $(ARGS)
 
 OF_TRINITY := openai_sdk readers judges local loggers trinity
 .venv-trinity/.installed: pyproject.toml $(OF_TRINITY:%=plugins/%/pyproject.toml) tests/plugins/trinity/cpu/pyproject.toml tests/plugins/trinity/requirements.txt tests/plugins/trinity/overrides.txt

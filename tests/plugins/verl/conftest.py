@@ -33,8 +33,12 @@ GONE_SECONDS = PATIENCE
 """Ray's agent of a killed node waits a minute for Ray's control store before it ends."""
 
 
-LONGEST = ("test_sync.py", "test_colocate_async.py", "test_lora.py", "test_engine.py", "test_exactness.py")
-"""Files whose tests take minutes. They begin first, so that no process waits for the other at the end."""
+LONGEST = (
+    *("test_sync.py", "test_colocate_async.py", "test_lora.py", "test_engine.py", "test_exactness.py"),
+    *("test_training.py", "test_serve.py", "test_lost_units.py", "test_step_groups.py", "test_health.py"),
+)
+"""Files, of vLLM too, whose tests start a job, a cluster or a server. They begin first, so that no process waits for the other at
+the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -105,7 +105,8 @@ def adapters_learn(model: Path, runs: Path, **more: Any) -> ajet.Run:
 
 
 @needs_vllm
-@pytest.mark.parametrize("how", [learns, adapters_learn])
+# Whole weights go to a running engine in test_engine.py, and in the runs of make prove-gpu.
+@pytest.mark.parametrize("how", [pytest.param(learns, marks=pytest.mark.slow), adapters_learn])
 def test_each_step_samples_from_the_weights_of_the_step_before(
     checkpoints: list[Path], tmp_path: Path, how: Callable[..., ajet.Run]
 ) -> None:
