@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self._programs = programs()
+        self._empty = ""
         self.folder = Path(tempfile.mkdtemp(prefix="ajet-pg-", dir="/tmp"))
         # PostgreSQL does not run as root.
         self._user: dict[str, Any] = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
@@ -62,11 +64,28 @@ class Cluster:
         """``immediate`` ends it as a crash does."""
         self._run("pg_ctl", "-D", str(self.data), "-w", "-m", how, "stop")
 
-    def database(self) -> str:
+    @contextmanager
+    def crashed(self) -> Iterator[None]:
+        """A block in which it does not run."""
+        self.stop("immediate")
+        try:
+            yield
+        finally:
+            self.start()
+
+    def database(self, *like: str) -> str:
         """The URL of a new database."""
         name = f"db{uuid.uuid4().hex}"
-        self._run("createdb", "-h", str(self.folder), "-U", "postgres", name)
+        self._run("createdb", "-h", str(self.folder), "-U", "postgres", name, *like)
         return f"postgresql://postgres@/{name}?host={self.folder}"
+
+    def store(self) -> str:
+        """The URL of a new store: a copy, as its tables take longer than most tests."""
+        if not self._empty:
+            url = self.database()
+            Store.open(url).close()
+            self._empty = url.removeprefix("postgresql://postgres@/").partition("?")[0]
+        return self.database("-T", self._empty)
 
     def close(self) -> None:
         self.stop("immediate")
@@ -84,13 +103,27 @@ def cluster() -> Iterator[Cluster]:
     made.close()
 
 
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a store without traces."""
+    file = tmp_path_factory.mktemp("store") / "traces.db"
+    Store.open(str(file)).close()
+    return file
+
+
+@pytest.fixture
+def file(empty: Path, tmp_path: Path) -> Path:
+    """The file of a new store: a copy, as its tables take longer than most tests."""
+    return Path(shutil.copy(empty, tmp_path / "traces.db"))
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database of each kind."""
+def url(request: pytest.FixtureRequest) -> str:
+    """The URL of a new store of each kind."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'traces.db'}"
+        return f"sqlite:///{request.getfixturevalue('file')}"
     made: Cluster = request.getfixturevalue("cluster")
-    return made.database()
+    return made.store()
 
 
 @pytest.fixture
@@ -107,6 +140,17 @@ def serve(store: Store) -> Iterator[Any]:
 
     with starting(store) as start:
         yield start
+
+
+@pytest.fixture(scope="module")
+def standing(empty: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """An explorer for all tests of a file that change nothing."""
+    from tests.plugins.online.serving import starting
+
+    store = Store.open(str(shutil.copy(empty, tmp_path_factory.mktemp("standing") / "traces.db")))
+    with starting(store) as start:
+        yield start()
+    store.close()
 
 
 def trace(name: str, **fields: Any) -> Trace:

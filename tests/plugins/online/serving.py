@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import httpx
@@ -68,9 +69,7 @@ def starting(store: Store) -> Iterator[Callable[..., Server]]:
         engine = ScriptedEngine(tokenizers.qwen3(), answer)
         portal = Portal()
         portal.submit(engine.start()).result(PATIENCE)
-        answerer = Answerer(
-            engine, Chat(engine.tokenizer, engine.model_type), (Target("policy"),), SamplingPolicy(False)
-        )
+        answerer = Answerer(engine, _chat(), (Target("policy"),), SamplingPolicy(False))
         opened = exploring(
             portal, answerer, store, keys, models=["m"], host="127.0.0.1", port=0, most_calls=64, **options
         )
@@ -88,6 +87,12 @@ def starting(store: Store) -> Iterator[Callable[..., Server]]:
     finally:
         while ends:
             ends.pop()()
+
+
+@cache
+def _chat() -> Chat:
+    engine = ScriptedEngine(tokenizers.qwen3(), answer)
+    return Chat(engine.tokenizer, engine.model_type)
 
 
 def answer(request: GenerateRequest, text: str) -> str:

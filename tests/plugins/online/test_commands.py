@@ -33,9 +33,9 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def where(tmp_path: Path) -> str:
+def where(file: Path) -> str:
     """A store with a conversation of two replies, of which the second was corrected, and a reply that was liked."""
-    store = Store.open(str(tmp_path / "traces.db"))
+    store = Store.open(str(file))
     later = [{"role": "user", "content": [{"type": "text", "text": "and?"}]}]
     store.record(
         [trace("a", at=time.time()), trace("b", at=time.time(), conversation="a", parent="a", messages=later)]
@@ -45,7 +45,7 @@ def where(tmp_path: Path) -> str:
     store.rate(["liked"], 1.0, "u", "0")
     store.commit("u")
     store.close()
-    return str(tmp_path / "traces.db")
+    return str(file)
 
 
 def test_the_status(where: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,15 +165,15 @@ def test_replies_with_feedback_are_tasks(where: str) -> None:
     assert "answer" not in list(strict.tasks())[1].metadata
 
 
-@pytest.mark.models("starter")
-def test_a_checkpoint_is_explored(tmp_path: Path) -> None:
+@pytest.mark.whole
+def test_a_checkpoint_is_explored(tmp_path: Path, tiny_model: Path) -> None:  # noqa: F811
     command = [
         sys.executable,
         "-m",
         "ajet",
         "online",
         "explore",
-        "starter",
+        str(tiny_model),
         "--port",
         "0",
         "--max-tokens",

@@ -238,6 +238,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("tiny"), tokenizer)
 
 
+@pytest.mark.whole
 def test_what_was_acknowledged_survives_kills_of_explorer_trainer_and_postgresql(
     model: Path, tmp_path: Path
 ) -> None:

@@ -27,9 +27,9 @@ from tests.processors import seen
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    """SQLite: what differs between databases is in test_store.py and test_java_client.py."""
-    return f"sqlite:///{tmp_path / 'traces.db'}"
+def url(file: Path) -> str:
+    """SQLite: what differs between databases is in test_store.py and test_several_servers.py."""
+    return f"sqlite:///{file}"
 
 
 def test_a_reply_is_in_the_store_when_the_client_has_it(serve: Callable[[], Server]) -> None:
@@ -220,10 +220,8 @@ def test_feedback_says_what_it_has_done(serve: Callable[[], Server]) -> None:
         ("/commit", [1], "the body must be a JSON object"),
     ],
 )
-def test_missing_and_mistyped_fields_are_named(
-    serve: Callable[[], Server], path: str, body: Any, problem: str
-) -> None:
-    answered = serve().post(path, body)
+def test_missing_and_mistyped_fields_are_named(standing: Server, path: str, body: Any, problem: str) -> None:
+    answered = standing.post(path, body)
     assert answered.status_code == 400
     assert problem in answered.json()["error"]["message"]
 

@@ -26,9 +26,9 @@ Serve = Callable[..., Server]
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(file: Path) -> str:
     """SQLite is enough here."""
-    return f"sqlite:///{tmp_path / 'traces.db'}"
+    return f"sqlite:///{file}"
 
 
 def by_id(store: Store) -> dict[str, Any]:
@@ -239,14 +239,14 @@ def test_a_correction_needs_no_reward(serve: Serve) -> None:
         ({"msg_ids": ["a"], "reward": 1, "task_id": "t", "run_id": 10**300}, "run_id has more than 256"),
     ],
 )
-def test_unclear_feedback_is_refused(serve: Serve, body: dict[str, Any], problem: str) -> None:
-    answer = serve().post("/feedback", body)
+def test_unclear_feedback_is_refused(standing: Server, body: dict[str, Any], problem: str) -> None:
+    answer = standing.post("/feedback", body)
     assert answer.status_code == 400 and problem in answer.text
 
 
 @pytest.mark.parametrize("time", [1795446000000, -1, float("nan"), 10**400, True, "now"])
-def test_a_time_that_is_not_in_seconds_since_1970_commits_nothing(serve: Serve, time: Any) -> None:
-    answer = serve().post("/commit", {"time_threshold": time})
+def test_a_time_that_is_not_in_seconds_since_1970_commits_nothing(standing: Server, time: Any) -> None:
+    answer = standing.post("/commit", {"time_threshold": time})
     assert answer.status_code == 400 and "time_threshold must be a time in seconds, not milli" in answer.text
 
 

@@ -26,9 +26,9 @@ PATHS = ("/feedback", "/commit", "/rollback", "/v1/chat/completions")
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(file: Path) -> str:
     """SQLite is enough here."""
-    return f"sqlite:///{tmp_path / 'traces.db'}"
+    return f"sqlite:///{file}"
 
 
 @pytest.fixture

@@ -128,8 +128,8 @@ class Explored:
 
 
 @pytest.fixture
-def explored(tmp_path: Path, portal: Portal) -> Iterator[Explored]:
-    store = Store.open(str(tmp_path / "traces.db"))
+def explored(file: Path, portal: Portal) -> Iterator[Explored]:
+    store = Store.open(str(file))
     yield Explored(store, portal)
     store.close()
 

@@ -8,6 +8,7 @@ JSON reader refuses answers with fields other than ``status`` and ``message``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -36,6 +37,12 @@ class Java:
     def post(self, path: str, body: Any) -> httpx.Response:
         content = {"content": body} if isinstance(body, bytes) else {"json": body}
         return httpx.post(self._endpoint + path, **content)
+
+
+@pytest.fixture
+def url(file: Path) -> str:
+    """SQLite is enough here."""
+    return f"sqlite:///{file}"
 
 
 @pytest.fixture

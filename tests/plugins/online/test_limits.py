@@ -28,9 +28,9 @@ Serve = Callable[..., Server]
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(file: Path) -> str:
     """SQLite is enough here."""
-    return f"sqlite:///{tmp_path / 'traces.db'}"
+    return f"sqlite:///{file}"
 
 
 def allowed(limits: Limits, key: Key) -> bool:

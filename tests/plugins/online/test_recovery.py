@@ -21,9 +21,9 @@ Serve = Callable[..., Server]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(file: Path) -> Iterator[Server]:
     """An explorer on SQLite, where these faults are the same as on PostgreSQL."""
-    store = Store.open(str(tmp_path / "traces.db"))
+    store = Store.open(str(file))
     with starting(store) as start:
         yield start()
     store.close()
@@ -40,31 +40,26 @@ def problem(answer: httpx.Response) -> str:
     return found
 
 
-def test_it_goes_on_when_its_database_is_back() -> None:
-    cluster = Cluster()
-    try:
-        store = Store.open(cluster.database())
-        with starting(store) as start:
-            server = start()
-            first = server.ask([user("one")])
-            cluster.stop("immediate")
-            feedback = {"msg_ids": [first.id], "reward": 1.0, "task_id": "t"}
+def test_it_goes_on_when_its_database_is_back(cluster: Cluster) -> None:
+    store = Store.open(cluster.store())
+    with starting(store) as start:
+        server = start()
+        first = server.ask([user("one")])
+        feedback = {"msg_ids": [first.id], "reward": 1.0, "task_id": "t"}
+        with cluster.crashed():
             for failed in (chat(server, user("two")), server.post("/feedback", feedback)):
                 assert failed.status_code == 503 and "Check that the database runs" in problem(failed)
             assert server.get("/health").status_code == 200
-            cluster.start()
-            server.ask([user("one"), said(first), user("three")])
-            assert server.post("/feedback", feedback).status_code == 200
-            one, three = store.all()
-            assert (one.reward, three.parent) == (1.0, one.id)
-            assert "ajet_online_store_failures_total 2" in server.get("/metrics").text
-        store.close()
-    finally:
-        cluster.close()
+        server.ask([user("one"), said(first), user("three")])
+        assert server.post("/feedback", feedback).status_code == 200
+        one, three = store.all()
+        assert (one.reward, three.parent) == (1.0, one.id)
+        assert "ajet_online_store_failures_total 2" in server.get("/metrics").text
+    store.close()
 
 
-def test_it_goes_on_when_its_disk_has_space_again(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "traces.db"))
+def test_it_goes_on_when_its_disk_has_space_again(file: Path) -> None:
+    store = Store.open(str(file))
     limit = [0]
 
     def set_limit(connection: Any, *_: Any) -> None:

@@ -405,11 +405,13 @@ def agentscope_agent(explorer: FakeExplorer, desk: Desk) -> Agent:
     return agent
 
 
+@pytest.mark.slow
 def test_an_agent_of_agentscope(explorer: FakeExplorer) -> None:
     desk = Desk()
     check(explorer, desk, agentscope_agent(explorer, desk))
 
 
+@pytest.mark.slow
 def test_a_tool_of_agentscope_that_is_called_directly(explorer: FakeExplorer) -> None:
     pytest.importorskip("agentscope.credential")
     from agentscope.tool import FunctionTool
@@ -470,12 +472,14 @@ def openai_agent(
     return agent_sync if synchronous else agent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_an_agent_of_the_openai_agents_sdk(synchronous: bool, explorer: FakeExplorer) -> None:
     desk = Desk()
     check(explorer, desk, openai_agent(explorer, desk, synchronous=synchronous))
 
 
+@pytest.mark.slow
 def test_an_agent_as_a_tool_runs_and_its_own_tools_are_checked(explorer: FakeExplorer) -> None:
     def answer(messages: list[Message]) -> Message:
         if messages[0].get("content") == "outer" and messages[-1]["role"] == "user":
@@ -487,6 +491,7 @@ def test_an_agent_as_a_tool_runs_and_its_own_tools_are_checked(explorer: FakeExp
     check(explorer, desk, openai_agent(explorer, desk, as_tool=True))
 
 
+@pytest.mark.slow
 def test_shell_tools_end_the_shadow_run(explorer: FakeExplorer) -> None:
     """They are on the Responses wire alone, and their outputs have no place for a refusal."""
     agents = pytest.importorskip("agents")

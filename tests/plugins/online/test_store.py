@@ -238,7 +238,13 @@ def test_migrations_make_the_tables_that_the_code_expects(store: Store, url: str
     assert found == []
 
 
-def test_processes_may_open_a_new_store_at_the_same_time(url: str) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_processes_may_open_a_new_store_at_the_same_time(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = str(tmp_path / "new.db")
+    if kind == "postgresql":
+        url = request.getfixturevalue("cluster").database()
     code = "import sys; from ajet_online.store import Store; Store.open(sys.argv[1]).status()"
     processes = [
         subprocess.Popen([sys.executable, "-c", code, url], stderr=subprocess.PIPE) for _ in range(2)
@@ -346,20 +352,14 @@ def test_a_database_that_does_not_run_is_named_without_its_password() -> None:
     assert "secret" not in str(found.value) and "\n" not in str(found.value)
 
 
-def test_a_store_goes_on_after_its_database_was_restarted() -> None:
-    cluster = Cluster()
-    try:
-        store = Store.open(cluster.database())
-        store.record([trace("a")])
-        cluster.stop("immediate")
-        with pytest.raises(StoreFailed, match="Check that the database runs"):
-            store.record([trace("b")])
-        cluster.start()
+def test_a_store_goes_on_after_its_database_was_restarted(cluster: Cluster) -> None:
+    store = Store.open(cluster.store())
+    store.record([trace("a")])
+    with cluster.crashed(), pytest.raises(StoreFailed, match="Check that the database runs"):
         store.record([trace("b")])
-        assert [t.id for t in store.all()] == ["a", "b"]
-        store.close()
-    finally:
-        cluster.close()
+    store.record([trace("b")])
+    assert [t.id for t in store.all()] == ["a", "b"]
+    store.close()
 
 
 def test_a_task_and_a_run_with_the_longest_names_that_feedback_may_give_are_stored(store: Store) -> None:

@@ -1,4 +1,5 @@
-"""Unchanged agents of each framework: the user's calls are answered by the user's own model, and selected ones are repeated."""
+"""Unchanged agents of each framework: the user's calls are answered by the user's own model, and selected ones are repeated.
+LangGraph is in the fast tier."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import ajet
 from ajet.types import ConfigError
 from ajet_online import ExplicitMarking, Runner, SamplingRate, ShadowRun, mark, read_only
 from tests.patience import PATIENCE
+from tests.tiers import fast
 
 from .fake_explorer import KEY, PRODUCTION, FakeExplorer, Message, call_tools, fake_explorer, say
 
@@ -416,6 +418,7 @@ def scope_agent(explorer: FakeExplorer, behavior: str = "allow") -> Any:
     return Agent("solver", "Use the tools.", model, Toolkit(tools=tools), injection_config=quiet)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True])
 def test_an_agent_of_agentscope(streamed: bool, explorer: FakeExplorer) -> None:
     agent = scope_agent(explorer)
@@ -434,6 +437,7 @@ def test_an_agent_of_agentscope(streamed: bool, explorer: FakeExplorer) -> None:
     assert watching.said() == [f"found | {REFUSAL}"] and watching.runs[0].agent == "solver"
 
 
+@pytest.mark.slow
 def test_an_agent_of_agentscope_is_repeated_with_what_it_knew_before_the_call(explorer: FakeExplorer) -> None:
     agent = scope_agent(explorer)
     from agentscope.message import UserMsg
@@ -447,6 +451,7 @@ def test_an_agent_of_agentscope_is_repeated_with_what_it_knew_before_the_call(ex
     assert [message.get_text_content() for message in agent.state.context] == ["one", "one", "two", "one two"]
 
 
+@pytest.mark.slow
 def test_a_call_of_agentscope_that_resumes_is_not_repeated(explorer: FakeExplorer) -> None:
     agent = scope_agent(explorer, "ask")
     from agentscope.event import UserInterruptEvent
@@ -486,6 +491,7 @@ def sdk_agent(explorer: FakeExplorer) -> Any:
     return agents.Agent("solver", tools=[search, send_mail], model=model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["run", "run_sync", "run_streamed"])
 def test_an_agent_of_the_openai_agents_sdk(method: str, explorer: FakeExplorer) -> None:
     agents, agent = pytest.importorskip("agents"), sdk_agent(explorer)
@@ -510,6 +516,7 @@ def test_an_agent_of_the_openai_agents_sdk(method: str, explorer: FakeExplorer) 
     assert watching.said() == [f"found | {REFUSAL}"] and watching.runs[0].agent == "solver"
 
 
+@pytest.mark.slow
 def test_a_session_is_read_and_not_written(explorer: FakeExplorer) -> None:
     agents, agent = pytest.importorskip("agents"), sdk_agent(explorer)
     config, session = agents.RunConfig(tracing_disabled=True), agents.SQLiteSession("user-7")
@@ -553,6 +560,7 @@ def assistant(explorer: FakeExplorer) -> Any:
     return AssistantAgent("solver", client, tools=[search, send_mail], reflect_on_tool_use=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True])
 def test_an_assistant_of_autogen(streamed: bool, explorer: FakeExplorer) -> None:
     agent = assistant(explorer)
@@ -568,6 +576,7 @@ def test_an_assistant_of_autogen(streamed: bool, explorer: FakeExplorer) -> None
     assert watching.said() == [f"found | {REFUSAL}"] and watching.runs[0].agent == "solver"
 
 
+@pytest.mark.slow
 def test_an_assistant_of_autogen_is_repeated_with_what_it_knew_before_the_call(
     explorer: FakeExplorer,
 ) -> None:
@@ -609,7 +618,9 @@ def make_assistant(explorer: FakeExplorer) -> tuple[Any, Callable[[Any], Any]]:
     return assistant(explorer), lambda agent: asyncio.run(agent.run(task="one"))
 
 
-@pytest.mark.parametrize("make", [make_function, make_graph, make_scope, make_sdk, make_assistant])
+@pytest.mark.parametrize(
+    "make", fast({0, 1}, [make_function, make_graph, make_scope, make_sdk, make_assistant])
+)
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_simulated_user_answers_the_agent_until_it_has_nothing_to_say(
     make: Callable[[FakeExplorer], Any], is_async: bool, explorer: FakeExplorer
