@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ajet.learning import algorithms as a
 from ajet.types import Task
 from tests.audit.conftest import Runs, audited
 from tests.audit.test_forks import FORKED, steady, varied
+from tests.tiers import thinned
 
 
 def by_call(task: Task, output: Any, episode: Any) -> ajet.JudgeOutput:
@@ -23,6 +25,7 @@ def by_call(task: Task, output: Any, episode: Any) -> ajet.JudgeOutput:
     return ajet.JudgeOutput(float(episode.member % 3), rewards={"critic": 0.5}, call_rewards=given)
 
 
+@thinned
 @pytest.mark.parametrize("credit", ["episode", "tree"])
 @pytest.mark.parametrize(
     "algorithm", [a.GRPO(), a.DAPO(), a.RLOO(), a.ReinforcePlusPlus()], ids=lambda x: x.name
@@ -99,17 +102,11 @@ FAULTS: dict[Callable[[Path], None], str] = {
 
 
 def test_a_fault_in_the_credit_of_calls_is_named(runs: Runs) -> None:
+    whole = runs.run(
+        steady, by_call, varied, rollout=FORKED, credit="tree", call_discount=0.5, steps=1, name="whole"
+    )
     for plant, said in FAULTS.items():
-        folder = runs.run(
-            steady,
-            by_call,
-            varied,
-            rollout=FORKED,
-            credit="tree",
-            call_discount=0.5,
-            steps=1,
-            name=plant.__name__,
-        )
+        folder = shutil.copytree(whole, whole.with_name(plant.__name__))
         plant(folder)
         faults = audited(folder).faults
         assert any(said in fault for fault in faults), (plant.__name__, faults)

@@ -44,7 +44,17 @@ def forget_agent(folder: Path) -> None:
 
 
 def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_agent.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:langsmith_plugin",
+        "test_agent.py",
+    ]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
