@@ -56,7 +56,7 @@ def test_the_best_texts_are_trained_with(
             "prompts": {
                 "reflection": models.chat_model("reflection"),
                 "answers": models.chat_model("agent"),
-                "reflections": 20,
+                "reflections": 10,
             },
         },
     }

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ import yaml
 
 import ajet
 from ajet import AjetError, ConfigError, Task
+from ajet.cli import run_program
 from tests.patience import PATIENCE
+from tests.tiers import fast
 
 from . import hidden
 
@@ -28,7 +32,7 @@ def rules(run: ajet.TunedPrompts) -> str:
     return run.texts["rules"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", fast({0}, range(3)))
 def test_a_hidden_instruction_is_found_within_60_reflections(job: Job, seed: int) -> None:
     with hidden.serving(seed) as models:
         chosen = {"reflection": models.chat_model("reflection"), "answers": models.chat_model("agent")}
@@ -41,7 +45,7 @@ def test_a_hidden_instruction_is_found_within_60_reflections(job: Job, seed: int
 def test_the_best_texts_are_a_file_that_jobs_and_agents_read(
     job: Job, models: hidden.Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = ajet.tune_prompt(**job, reflections=30)
+    run = ajet.tune_prompt(**job, reflections=10)
     assert yaml.safe_load(run.file.read_text()) == run.texts
     assert f"{run.after.reward:.4g}, before 0" in run.file.read_text()
 
@@ -75,7 +79,7 @@ def test_several_texts_are_tuned_in_turn(job: Job) -> None:
         ajet.prompt("other", "Nobody reads this.")
         return await hidden.agent(task)
 
-    run = ajet.tune_prompt(**job | {"workflow": two}, reflections=40)
+    run = ajet.tune_prompt(**job | {"workflow": two}, reflections=20)
     assert sorted(run.texts) == ["other", "rules"]
     assert run.after.reward > run.before.reward
 
@@ -98,7 +102,8 @@ def test_a_command_reads_its_texts_from_a_file(job: Job, folder: Path, models: h
         "found = json.load(urllib.request.urlopen(asked))\n"
         "print(json.dumps({'response': found['choices'][0]['message']['content']}))\n"
     )
-    job["workflow"] = f"cmd:{sys.executable} agent.py"
+    job |= {"workflow": f"cmd:{sys.executable} agent.py", "tasks": hidden.RECORDS[:2]}
+    job["validation"] = hidden.RECORDS[4:5]  # each episode is a process
     first = f"{hidden.FIRST} Begin with an arrow."
     run = ajet.tune_prompt(**job, reflections=3, set={"prompts": {"rules": first}})
     assert run.before.reward == pytest.approx(0.2)
@@ -219,14 +224,27 @@ def test_a_killed_search_goes_on_without_paying_for_a_reply_twice(
 
 
 def test_ctrl_c_ends_a_search_and_says_how_to_go_on(
-    job_file: Path, folder: Path, models: hidden.Models
+    job_file: Path,
+    folder: Path,
+    models: hidden.Models,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    process = started(folder, "job.yaml")
-    wait_for(models, 3, process)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=PATIENCE)[0].decode()
+    ended = threading.Event()
+
+    def interrupting(asked: str, draw: random.Random) -> str:
+        if models.count("reflection") == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+            ended.wait(PATIENCE)  # the search does not end before
+        return propose(asked, draw)
+
+    propose = hidden.propose
+    monkeypatch.setattr(hidden, "propose", interrupting)
+    code = run_program(["tune-prompt", str(job_file)])
+    ended.set()
     (run_dir,) = (folder / "runs").iterdir()
-    assert process.returncode == 130
+    said = "".join(capsys.readouterr())
+    assert code == 130
     assert f"resume with: ajet run --resume {run_dir}" in said
     assert "Traceback" not in said
 
@@ -294,8 +312,8 @@ def test_agents_may_ask_their_own_models(job: Job, models: hidden.Models) -> Non
         return str(answer.json()["choices"][0]["message"]["content"])
 
     job |= {"workflow": own, "answers": None, "set": {"backbone.prompts.own_models": True}}
-    run = ajet.tune_prompt(**job)
-    assert run.after.reward >= 0.9
+    run = ajet.tune_prompt(**job, reflections=3)
+    assert run.before.reward == 0 and models.count("agent") > 4
 
 
 def test_it_can_be_awaited(job: Job) -> None:
