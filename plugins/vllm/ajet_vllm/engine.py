@@ -106,7 +106,8 @@ class VLLMEngine:
         """Install the rule of `worker`, and check with one call that it computes the logprobs: a newer vLLM might compute
         them elsewhere. The call also triggers vLLM's compilation."""
         try:
-            await llm.collective_rpc("ajet_apply_logprob_rule")
+            without = set(range(self._vocabulary)).difference(self.tokenizer.get_vocab().values())
+            await llm.collective_rpc("ajet_apply_logprob_rule", args=(sorted(without),))
             await self.score(np.zeros(4, dtype=np.int32))
             computed = await llm.collective_rpc("ajet_computed")
         except Exception as error:

@@ -2,7 +2,8 @@
 
 vLLM's raw logprobs are at temperature 1, its processed ones after top-p and top-k. AgentJet needs
 ``log_softmax(logits / temperature)``, before top-p and top-k. So the sampler computes its raw logprobs from divided
-logits, and those of a prompt at the temperature of its request.
+logits, and those of a prompt at the temperature of its request. Ids without a token are sampled with the probability 0,
+as by the local engine and in training.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ class TemperedSampler(Sampler):
     """
 
     prompt_temperature: float
+    excluded: torch.Tensor
+    """int64[K]: the ids without a token."""
     computed: dict[str, int]
     _divisor: torch.Tensor | float | None
 
     @classmethod
-    def convert(cls, sampler: Sampler) -> TemperedSampler:
+    def convert(cls, sampler: Sampler, excluded: torch.Tensor) -> TemperedSampler:
         """Turn an existing sampler, with its state, into an instance of this class. Raises RuntimeError for subclasses of
         vLLM's own."""
         if type(sampler) is not Sampler:
@@ -40,6 +43,7 @@ class TemperedSampler(Sampler):
         sampler.__class__ = cls
         assert isinstance(sampler, cls)
         sampler.prompt_temperature = 1.0
+        sampler.excluded = excluded
         sampler.computed = {"sampled": 0, "prompt": 0}
         sampler._divisor = None
         return sampler
@@ -51,15 +55,18 @@ class TemperedSampler(Sampler):
             self._divisor = 1.0
         else:
             self._divisor = torch.where(temperature < GREEDY_BELOW, 1.0, temperature)[:, None]
+        logits.index_fill_(-1, self.excluded, float("-inf"))
         try:
             return super().forward(logits, sampling_metadata, *args, **kwargs)
         finally:
             self._divisor = None
 
     def compute_logprobs(self, logits: torch.Tensor) -> torch.Tensor:
-        """``log_softmax(logits / temperature)``, float32[B, V]. Outside `forward` the logits are a prompt's."""
+        """``log_softmax(logits / temperature)`` over ids with a token, float32[B, V]. Outside `forward` the logits are a prompt's."""
         divisor = self.prompt_temperature if self._divisor is None else self._divisor
         self.computed["prompt" if self._divisor is None else "sampled"] += 1
+        if self._divisor is None:
+            logits = logits.index_fill(-1, self.excluded, float("-inf"))
         return (logits.float() / divisor).log_softmax(dim=-1)
 
 
@@ -69,10 +76,13 @@ class WorkerExtension:
     model_runner: Any
     reload_weights: Any
 
-    def ajet_apply_logprob_rule(self) -> None:
-        """Make this worker compute AgentJet's logprobs. Raises RuntimeError if its sampler is not vLLM's usual one."""
+    def ajet_apply_logprob_rule(self, excluded: list[int]) -> None:
+        """Make this worker compute AgentJet's logprobs, and never sample the ids ``excluded``. Raises RuntimeError if its sampler is
+        not vLLM's usual one."""
         runner = self.model_runner
-        sampler = TemperedSampler.convert(runner.sampler)
+        sampler = TemperedSampler.convert(
+            runner.sampler, torch.tensor(excluded, dtype=torch.int64, device=runner.device)
+        )
         original = runner._get_prompt_logprobs_dict
 
         def prompt_logprobs(hidden_states: torch.Tensor, scheduled: dict[str, int]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import pytest
 from ajet.testing.conformance import ENGINE_CHECKS, Subject, check_close
 from ajet.types import AjetError, GenerateRequest, Sampling
 
+from .conftest import SPARE
+
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm")
 
 PROMPT = [30, 5, 6, 7] * 24
@@ -23,11 +25,15 @@ def request(ids=PROMPT, **sampling):
 
 
 def reference(folder):
-    """The model as transformers computes it."""
+    """The model as transformers computes it, over the ids with a token."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    from ajet_trees.head import exclude
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    exclude(model, range(model.config.vocab_size - SPARE, model.config.vocab_size))
+    return model
 
 
 def logprobs_of(model, ids, temperature):
@@ -78,6 +84,17 @@ def test_it_conforms(running, check):
             return engine._llm.output_processor.get_num_unfinished_requests()
 
         await check(Subject(engine, under_way=under_way))
+
+    running(scenario)
+
+
+def test_ids_without_a_token_are_never_sampled(running, started):
+    tokens = len(started[0].tokenizer)
+
+    async def scenario(engine):
+        asked = [request(temperature=2.0, seed=seed, max_tokens=32) for seed in range(8)]
+        answers = await asyncio.gather(*map(engine.generate, asked))
+        assert all(0 <= int(got.token_ids.max()) < tokens for got in answers)
 
     running(scenario)
 
