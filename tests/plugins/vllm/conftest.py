@@ -87,8 +87,13 @@ def vllm_processes() -> list[Any]:
     """All descendants of this process but Python's own tracker of shared memory."""
     import psutil
 
-    found = psutil.Process().children(recursive=True)
-    return [process for process in found if "resource_tracker" not in "".join(process.cmdline())]
+    def runs(process: Any) -> bool:
+        try:
+            return "resource_tracker" not in "".join(process.cmdline())
+        except psutil.NoSuchProcess:  # it has ended
+            return False
+
+    return list(filter(runs, psutil.Process().children(recursive=True)))
 
 
 @pytest.fixture
