@@ -30,6 +30,14 @@ def loggers_of(name: str) -> Any:
     return yaml.safe_load(files(PAGE)[name])["run"]["loggers"]
 
 
+@pytest.mark.parametrize("name", ["job.yaml", "traced.yaml", "stored.yaml"])
+def test_its_jobs_name_loggers_with_keys_that_they_have(name: str) -> None:
+    for fields in loggers_of(name):
+        known = load_plugins().classes["logger", fields.pop("type")].cls
+        assert known.model_validate(fields)
+
+
+@pytest.mark.slow  # that these tools get a run is in their own tests
 def test_its_job_runs(run: Run, said: Callable[[], list[str]], store: str) -> None:
     shutil.copy(store.removeprefix("sqlite:///"), "mlflow.db")
     result = run(*loggers_of("job.yaml"))

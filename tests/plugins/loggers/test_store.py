@@ -21,6 +21,7 @@ from ajet_loggers.store import Copy, fetch
 from tests.core.test_hooks import Training, training  # noqa: F401
 from tests.patience import PATIENCE
 from tests.ports import free_port
+from tests.program import Program
 
 from .conftest import Run
 
@@ -29,10 +30,6 @@ LOCAL = {"run.lock", "running.json"}
 
 def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def ajet(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "ajet", *words], capture_output=True, text=True)
 
 
 def test_the_store_has_what_the_run_folder_has_without_checkpoints_that_the_run_removed(
@@ -50,16 +47,17 @@ def test_a_run_goes_on_from_its_copy_when_its_own_folder_is_lost(
     run: Run,
     training: Training,  # noqa: F811
     tmp_path: Path,
+    ajet: Program,
 ) -> None:
     logger = {"type": "store", "to": f"file://{tmp_path}/store"}
     first = run(logger, steps=2)
     url = f"file://{tmp_path}/store/{first.run_dir.name}"
     shutil.rmtree(first.run_dir)
     outcome = ajet("fetch", url, "--into", str(first.run_dir.parent))
-    assert outcome.stdout.splitlines() == [
+    assert outcome.out.splitlines() == [
         f"fetched {first.run_dir}",
         f"go on with: ajet run --resume {first.run_dir}",
-    ], outcome.stderr
+    ], outcome.err
     assert [changed(path) for path in checkpoints(first.run_dir)] == [None, None]
     second = run(logger, steps=3, resume=first.run_dir)
     assert (second.run_dir, second.steps) == (first.run_dir, 3)
@@ -114,16 +112,16 @@ def test_a_store_that_cannot_be_reached_costs_the_run_nothing_and_is_told(
     assert last == "logger store: 3 of 3 copies of the run folder were not sent to s3://bucket/runs"
 
 
-def test_fetching_never_replaces_a_folder_and_says_what_is_missing(tmp_path: Path) -> None:
+def test_fetching_never_replaces_a_folder_and_says_what_is_missing(tmp_path: Path, ajet: Program) -> None:
     (tmp_path / "store" / "a").mkdir(parents=True)
     (tmp_path / "store" / "a" / "job.yaml").write_text("{}")
     (tmp_path / "runs" / "a").mkdir(parents=True)
     refused = ajet("fetch", f"file://{tmp_path}/store/a", "--into", str(tmp_path / "runs"))
-    assert refused.returncode and f"{tmp_path}/runs/a: exists; remove it" in refused.stderr
+    assert refused.code and f"{tmp_path}/runs/a: exists; remove it" in refused.err
     missing = ajet("fetch", f"file://{tmp_path}/store/b", "--into", str(tmp_path / "runs"))
-    assert missing.returncode and "the store has no such folder" in missing.stderr
+    assert missing.code and "the store has no such folder" in missing.err
     unknown = ajet("fetch", "nowhere://bucket/b", "--into", str(tmp_path / "runs"))
-    assert unknown.returncode and "nowhere" in unknown.stderr and "Traceback" not in unknown.stderr
+    assert unknown.code and "nowhere" in unknown.err and "Traceback" not in unknown.err
 
 
 @pytest.fixture
@@ -153,13 +151,13 @@ def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         server.wait()
 
 
-def test_a_run_goes_on_from_an_s3_bucket(run: Run, s3: str) -> None:
+def test_a_run_goes_on_from_an_s3_bucket(run: Run, s3: str, ajet: Program) -> None:
     logger = {"type": "store", "to": "s3://bucket/runs"}
     first = run(logger, steps=4)
     before = files(first.run_dir)
     shutil.rmtree(first.run_dir)
     outcome = ajet("fetch", f"s3://bucket/runs/{first.run_dir.name}", "--into", str(first.run_dir.parent))
-    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.code == 0, outcome.err
     assert files(first.run_dir) == {name: data for name, data in before.items() if name not in LOCAL}
     assert run(logger, steps=5, resume=first.run_dir).steps == 5
 

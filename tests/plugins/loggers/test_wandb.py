@@ -26,6 +26,21 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
 
 
+@pytest.fixture(scope="module")
+def kept() -> list[Path]:
+    """The folder of the run that several tests look at, once the first of them has made it."""
+    return []
+
+
+@pytest.fixture
+def whole(kept: list[Path], run: Run, said: Callable[[], list[str]]) -> Path:
+    """The folder of a run of two steps: each takes wandb seconds."""
+    if not kept:
+        kept.append(run(OFFLINE).run_dir)
+        assert not said()
+    return kept[0]
+
+
 def history(run_dir: Path, starts: int = 1) -> Iterator[dict[str, Any]]:
     """The rows that were logged, without wandb's own figures."""
     for record in records(run_dir, starts):
@@ -58,14 +73,12 @@ def read(run_dir: Path) -> Logged:
     return Logged(config, metrics, tables, checkpoints)
 
 
-def test_wandb_has_what_the_run_folder_has(run: Run, said: Callable[[], list[str]]) -> None:
-    result = run(OFFLINE)
-    same_as_the_run_folder(read(result.run_dir), result.run_dir)
-    assert not said()
-    (begun,) = [record.run for record in records(result.run_dir) if record.HasField("run")]
-    assert (begun.project, begun.display_name) == ("AgentJet", result.run_dir.name)
-    assert begun.run_id == known_id(result.run_dir, "wandb")
-    (ended,) = [record.exit.exit_code for record in records(result.run_dir) if record.HasField("exit")]
+def test_wandb_has_what_the_run_folder_has(whole: Path) -> None:
+    same_as_the_run_folder(read(whole), whole)
+    (begun,) = [record.run for record in records(whole) if record.HasField("run")]
+    assert (begun.project, begun.display_name) == ("AgentJet", whole.name)
+    assert begun.run_id == known_id(whole, "wandb")
+    (ended,) = [record.exit.exit_code for record in records(whole) if record.HasField("exit")]
     assert ended == 0
 
 
@@ -75,18 +88,17 @@ def test_a_run_has_its_name_and_its_tags(run: Run) -> None:
     assert (begun.display_name, list(begun.tags)) == ("rate 1e-4", ["sweep", "short"])
 
 
-def test_every_figure_is_drawn_over_our_steps(run: Run) -> None:
-    result = run(OFFLINE)
-    (every,) = [r.metric for r in records(result.run_dir) if r.metric.glob_name]
+def test_every_figure_is_drawn_over_our_steps(whole: Path) -> None:
+    (every,) = [r.metric for r in records(whole) if r.metric.glob_name]
     assert (every.glob_name, every.step_metric) == ("*", "step")
 
 
-def test_checkpoints_are_references_unless_they_are_uploaded(run: Run) -> None:
+def test_checkpoints_are_references_unless_they_are_uploaded(whole: Path, run: Run) -> None:
     def entries(run_dir: Path) -> list[list[Any]]:
         artifacts = [r.artifact for r in records(run_dir) if r.artifact.type == "model"]
         return [list(artifact.manifest.contents) for artifact in artifacts]
 
-    referred = entries(run(OFFLINE).run_dir)
+    referred = entries(whole)
     uploaded = entries(run({**OFFLINE, "upload_checkpoints": True}).run_dir)
     assert len(referred) == len(uploaded) == 2
     for reference, upload in zip(referred, uploaded, strict=True):
