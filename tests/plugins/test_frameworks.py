@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from ajet.capture.fork_replay import ForkReplay
+from tests.tiers import fast
 
 from .programs import CLOSED, MAKERS, Run, Seen, agents_of, ask_plainly, lines, require, script
 
 RUNS = 10
-frameworks = pytest.mark.parametrize("name", MAKERS)
+frameworks = pytest.mark.parametrize("name", fast({0, 1, 3, 6, 8, 12}, list(MAKERS)))  # one of each
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_every_framework_comes_to_the_same_tokens_and_sees_what_it_should(
     assert not session.counters["rendered_anew"] and not session.counters["resolve_agent_failed"]
 
 
-@frameworks
+@pytest.mark.parametrize("name", fast({0, 3}, list(MAKERS)))
 def test_a_fork_of_every_framework_recalls_the_first_answer(name: str, raw: tuple[Any, list[Any]]) -> None:
     bench, expected = raw
     run = MAKERS[name]()

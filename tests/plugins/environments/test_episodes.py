@@ -54,8 +54,8 @@ def marked() -> list[str]:
     return processes_with(f"TMPDIR={tempfile.gettempdir()}/ajet-environment-".encode())
 
 
-def check(folder: Path, what: str, answers: list[Any], *more: str, **sections: Any) -> list[Any]:
-    """The episodes of `ajet check` on four tasks, with scripted answers."""
+def check(folder: Path, what: str, answers: list[Any], first: int = 3, **sections: Any) -> list[Any]:
+    """The episodes of `ajet check` on the first of three tasks, with scripted answers."""
     (folder / "agent.py").write_text(
         "from pathlib import Path\n"
         "from ajet.interfaces.reader import SelectingReader\n"
@@ -73,7 +73,7 @@ def check(folder: Path, what: str, answers: list[Any], *more: str, **sections: A
     }
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     (folder / "answers.yaml").write_text(yaml.safe_dump(answers))
-    options = ["--answers", str(folder / "answers.yaml"), "--first", "3", "--group-size", "1", *more]
+    options = ["--answers", str(folder / "answers.yaml"), "--first", str(first), "--group-size", "1"]
     run_program(["check", str(folder / "job.yaml"), *options])
     (run,) = folder.glob("runs/*-check")
     return sorted(load_run(run).episodes(), key=lambda episode: episode.task)
@@ -167,11 +167,9 @@ def test_an_episode_without_a_valid_reward_has_failed_and_does_not_count_as_zero
     what: str, cause: str, said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
-    episodes = check(folder, what, [{"say": "4"}])
-    assert [episode.failure for episode in episodes] == [f"workflow:{cause}"] * 3
-    for episode in episodes:
-        assert "\n" not in episode.error
-        assert pytest.raises(AssertionError, match=said).matches(AssertionError(episode.error))
+    (episode,) = check(folder, what, [{"say": "4"}], first=1)
+    assert episode.failure == f"workflow:{cause}" and "\n" not in episode.error
+    assert pytest.raises(AssertionError, match=said).matches(AssertionError(episode.error))
 
 
 def test_what_an_environment_asks_a_model_for_its_reward_is_answered_by_a_frozen_target_and_not_trained(
@@ -181,16 +179,16 @@ def test_what_an_environment_asks_a_model_for_its_reward_is_answered_by_a_frozen
     frozen = {"type": "script", "path": str(folder / "grader.yaml")}
     targets = {"main": {}, "grader": {"agents": ["none"], "frozen_model": frozen}}
     answers, workflow = [{"say": "It is 8."}], {"type": "library", "judge": "grader"}
-    episodes = check(folder, "asks a judge", answers, targets=targets, workflow=workflow)
-    assert [(episode.failure, episode.reward) for episode in episodes] == [(None, 1.0)] * 3
-    for episode in episodes:
-        (timeline,) = episode.timelines
-        assert episode.calls == 2 and "It is 8." in timeline.text and "6 is right" not in timeline.text
+    (episode,) = check(folder, "asks a judge", answers, first=1, targets=targets, workflow=workflow)
+    assert (episode.failure, episode.reward) == (None, 1.0)
+    (timeline,) = episode.timelines
+    assert episode.calls == 2 and "It is 8." in timeline.text and "6 is right" not in timeline.text
 
 
 def test_a_judge_that_is_trained_is_refused(folder: Path) -> None:
     workflow = {"type": "library", "judge": "main"}
-    (episode, *_) = check(folder, "asks a judge", [{"say": "4"}], targets={"main": {}}, workflow=workflow)
+    given: Any = {"first": 1, "targets": {"main": {}}, "workflow": workflow}
+    (episode,) = check(folder, "asks a judge", [{"say": "4"}], **given)
     assert episode.failure == "workflow:judge" and "not a target with a frozen_model" in episode.error
 
 

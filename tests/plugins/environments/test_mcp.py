@@ -21,6 +21,7 @@ from ajet.cli import run_program
 from ajet_environments import ChatWorkflow, McpTools
 from tests.patience import PATIENCE
 from tests.plugins.environments.libraries import PYTHON, assert_trained, long_starter, needs_library
+from tests.tiers import fast
 
 pytestmark = pytest.mark.models("starter")
 pytest.importorskip("mcp")
@@ -169,10 +170,13 @@ def test_a_server_at_a_url_gives_its_tools_too(sums: Path) -> None:
 
 @pytest.mark.parametrize(
     "call, said",
-    [
-        ({"name": "add", "arguments": {"a": "many"}}, "validation error"),
-        ({"name": "add", "arguments": {"a": 1, "b": 2}}, "3"),
-    ],
+    fast(
+        {0},
+        [
+            ({"name": "add", "arguments": {"a": "many"}}, "validation error"),
+            ({"name": "add", "arguments": {"a": 1, "b": 2}}, "3"),
+        ],
+    ),
 )
 def test_what_is_wrong_with_a_call_is_for_the_model_to_read(
     call: dict[str, Any], said: str, sums: Path
