@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ajet.utils import breakpoints
 from tests.patience import PATIENCE
 
 from .conftest import Folder
@@ -141,6 +142,7 @@ def test_break_stops_at_its_tag_only(folder: Folder, monkeypatch: pytest.MonkeyP
     )
     hits: list[bool] = []
     monkeypatch.setattr(sys, "breakpointhook", lambda: hits.append(True))
+    monkeypatch.setattr(breakpoints, "_enabled", set())
     outcome = folder.ajet("run", "job.yaml", "--break", "B")
     assert outcome.code == 0, outcome.err
     assert len(hits) == 2, "one for each of two episodes"

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from ajet.utils import breakpoints
+
 pytestmark = pytest.mark.e2e
 
 BREAKS = """
@@ -36,6 +38,7 @@ def typed(project: Any, keys: str, *arguments: str) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", io.StringIO(keys))
         patch.setattr(sys, "breakpointhook", sys.__breakpointhook__)  # not pytest's
+        patch.setattr(breakpoints, "_enabled", set())
         return project.ajet(*arguments)
 
 
