@@ -132,6 +132,7 @@ def test_the_variable_of_trinity_names_the_root_of_the_checkpoints(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TRINITY_CHECKPOINT_ROOT_DIR", str(tmp_path / "elsewhere"))
+    given["buffer"]["total_steps"] = 1
     assert tuned(given).experiment == tmp_path / "elsewhere" / "Games" / "first"
     with pytest.raises(ConfigError, match=r"already exists\. Pass resume=True"):
         tuned(given)

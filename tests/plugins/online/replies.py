@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from ajet_online.store import Store
 from ajet_online.trace import Trace
 from ajet_online.trainer import OnlineTrainer
 from ajet_online.versions import Version, Versions
+
+_SAMPLED: dict[tuple[str, str, str, bytes], Trace] = {}
+"""What each model has said, by its folder, the names and texts of messages, and the tokens before them."""
 
 
 @dataclass
@@ -42,46 +45,48 @@ class Bench:
         self, asked: list[tuple[str, str]], *, version: int = 0, after: Trace | None = None
     ) -> list[Trace]:
         """Replies of the model to single messages."""
-        engine = LocalEnginePlugin().build(str(self.model), 0, Silent())
-        chat = Chat(engine.tokenizer, engine.model_type)
-
-        async def sample() -> list[Trace]:
-            await engine.start()
-            found = []
-            for name, text in asked:
-                messages = [{"role": "user", "content": text}]
-                ids = np.array(chat.render(messages, []), np.int32)
-                before = np.concatenate([after.prompt, after.tokens]) if after else ids[:0]
-                sampling = Sampling(max_tokens=6, stop_token_ids=chat.stop_token_ids)
-                request = GenerateRequest(np.concatenate([before, ids]), sampling, (name, 0))
-                sampled = await engine.generate(request)
-                found.append(
-                    Trace(
-                        id=name,
-                        at=1.0,
-                        key="k",
-                        agent="agent",
-                        target="policy",
-                        conversation=after.conversation if after else name,
-                        parent=after.id if after else None,
-                        chat=name,
-                        prompt=ids,
-                        tokens=sampled.token_ids,
-                        logprobs=sampled.logprobs,
-                        versions=np.full(len(sampled.token_ids), version, np.int32),
-                        temperature=1.0,
-                        trained=True,
-                        finish_reason="stop",
-                        messages=messages,
-                        answer={"role": "assistant", "content": name},
-                    )
-                )
-            await engine.close()
-            return found
-
-        found = asyncio.run(sample())
+        before = np.concatenate([after.prompt, after.tokens]) if after else np.array([], np.int32)
+        new = [one for one in asked if (str(self.model), *one, before.tobytes()) not in _SAMPLED]
+        if new:
+            asyncio.run(self._sample(new, before))
+        found = []
+        for one in asked:
+            sampled = _SAMPLED[str(self.model), *one, before.tobytes()]
+            place = {"conversation": after.conversation, "parent": after.id} if after else {}
+            found.append(replace(sampled, versions=np.full_like(sampled.versions, version), **place))
         self.store.record(found)
         return found
+
+    async def _sample(self, asked: list[tuple[str, str]], before: np.ndarray) -> None:
+        engine = LocalEnginePlugin().build(str(self.model), 0, Silent())
+        chat = Chat(engine.tokenizer, engine.model_type)
+        await engine.start()
+        for name, text in asked:
+            messages = [{"role": "user", "content": text}]
+            ids = np.array(chat.render(messages, []), np.int32)
+            sampling = Sampling(max_tokens=6, stop_token_ids=chat.stop_token_ids)
+            request = GenerateRequest(np.concatenate([before, ids]), sampling, (name, 0))
+            sampled = await engine.generate(request)
+            _SAMPLED[str(self.model), name, text, before.tobytes()] = Trace(
+                id=name,
+                at=1.0,
+                key="k",
+                agent="agent",
+                target="policy",
+                conversation=name,
+                parent=None,
+                chat=name,
+                prompt=ids,
+                tokens=sampled.token_ids,
+                logprobs=sampled.logprobs,
+                versions=np.zeros(len(sampled.token_ids), np.int32),
+                temperature=1.0,
+                trained=True,
+                finish_reason="stop",
+                messages=messages,
+                answer={"role": "assistant", "content": name},
+            )
+        await engine.close()
 
     def rated(self, rewards: dict[str, float | None], *, version: int = 0, **feedback: Any) -> None:
         """Replies with feedback, each for a task of its own."""

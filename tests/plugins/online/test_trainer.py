@@ -23,6 +23,7 @@ from ajet_online.store import Store
 from ajet_online.trainer import ASIDE, ROUND, OnlineTrainer
 from ajet_online.versions import Versions
 from tests.plugins.online.replies import Bench
+from tests.tiers import fast
 from tests.tiny import save_tiny_model
 
 
@@ -32,8 +33,8 @@ def model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, model: Path) -> Iterator[Bench]:
-    store = Store.open(str(tmp_path / "traces.db"))
+def bench(tmp_path: Path, file: Path, model: Path) -> Iterator[Bench]:
+    store = Store.open(str(file))
     yield Bench(store, model, tmp_path, [])
     store.close()
 
@@ -300,7 +301,7 @@ def interrupted(trainer: OnlineTrainer, patch: pytest.MonkeyPatch, name: str) ->
         trainer.run()
 
 
-@pytest.mark.parametrize("killed_at", ["learned", "publish"])
+@pytest.mark.parametrize("killed_at", fast({0}, ["learned", "publish"]))
 def test_a_checkpoint_that_survived_counts_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, killed_at: str
 ) -> None:
@@ -430,7 +431,7 @@ def test_sft_learns_corrections_and_nothing_else(bench: Bench) -> None:
     assert about["loss"] > 0
 
 
-@pytest.mark.parametrize("correction", ["x" * 9_000_000, "z " * 30_000])
+@pytest.mark.parametrize("correction", fast({0}, ["x" * 9_000_000, "z " * 30_000]))
 def test_a_correction_beyond_the_models_context_is_discarded_and_the_others_are_learned(
     bench: Bench, correction: str
 ) -> None:
