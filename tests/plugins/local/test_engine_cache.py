@@ -16,7 +16,7 @@ from ajet_local import engine as engine_module  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_lora.adapters import Adapters  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
-from tests.tiers import thinned  # noqa: E402
+from tests.tiers import fast, thinned  # noqa: E402
 
 VOCABULARY = 200
 CONTEXT = 640
@@ -320,7 +320,7 @@ def test_requests_in_flight_go_on_under_published_weights(model):
     run(LocalEngine(model, None), scenario)
 
 
-@pytest.mark.parametrize("kib", [1, 100, 1024])
+@pytest.mark.parametrize("kib", fast({0, 1}, [1, 100, 1024]))
 def test_little_memory_changes_what_is_computed_but_not_what_is_sampled(model, kib):
     """A token takes 256 bytes here. What does not fit is evicted, waits, or is computed anew."""
 

@@ -99,6 +99,7 @@ def test_it_learns_what_its_chats_say_and_lists_their_tasks(tmp_path: Path) -> N
     } <= files.keys() and "checkpoints" not in files
 
 
+@pytest.mark.slow  # as the starter's recipes continue: test_starter.py
 def test_an_interrupted_build_continues_to_the_same_weights_and_another_seed_gives_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

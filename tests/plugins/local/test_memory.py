@@ -331,6 +331,7 @@ print(full - kept < MOST_FREED // 8, full - resident() > 1.9 * MOST_FREED)
 """
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc from 2.33 on says how much is free"
 )

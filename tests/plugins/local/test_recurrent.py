@@ -221,7 +221,7 @@ def test_gradients_of_rows_are_those_of_each_row_alone(kind):
             np.testing.assert_allclose(found[name], gradient, atol=1e-4 * max(largest, 1e-2), err_msg=name)
 
 
-@pytest.mark.parametrize("mib", fast({0, 1}, [0, 0.05, 0.3]))
+@pytest.mark.parametrize("mib", fast({1}, [0, 0.05, 0.3]))
 def test_little_memory_changes_what_is_computed_but_not_what_is_sampled(mib):
     model = tiny("qwen3_5_text")
     exact = Exact(model)

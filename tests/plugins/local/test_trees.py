@@ -50,7 +50,7 @@ ARCHITECTURES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfi
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 TRAINED = {"all weights": (), "an adapter": ("solver",), "two adapters": ("solver", "critic")}
 BENCH = Path(__file__).resolve().parents[3] / "bench"
-FAST_LOGS = ("retry", "forks", "mixed")
+FAST_LOGS = ("forks", "mixed")
 LOGS = ("tool30", "werewolf", "retry", "fanout", "forks", "drift", "retok", "grow", "mixed")
 
 
@@ -292,7 +292,7 @@ def test_blocks_cover_every_ancestor_exactly_once(seed):
     np.testing.assert_array_equal(layout.depths, attends(parents).sum(1) - 1)
 
 
-@pytest.mark.parametrize("seed", fast(range(3), range(6)))
+@pytest.mark.parametrize("seed", fast(range(2), range(6)))
 def test_the_block_mask_for_gpus_gives_the_same_attention(seed):
     """`flex_attention` without compilation, on grouped queries. Sizes are far from whole blocks, some below one."""
     layout = TreeLayout(pack(random_forest(seed, rows=[1, 2, 25][seed % 3], longest=40 * (seed + 1))).parents)
