@@ -76,7 +76,7 @@ class Demand:
             "the program": self.program,
             "weights": of.weights,
             "adapters": (of.adapters or 0) * FLOAT32,
-            "AdamW": of.moments + self._low_bits(),
+            "AdamW": of.moments,
             "the reference": self.reference * of.number,
         }
         updating = {
@@ -116,11 +116,6 @@ class Demand:
     def checkpointed(self, checkpointing: bool) -> Demand:
         """The same demand with or without gradient checkpointing."""
         return replace(self, training=replace(self.training, checkpointing=checkpointing))
-
-    def _low_bits(self) -> int:
-        """Bytes of what `ajet_local.rounding` takes from weights that are computed in bfloat16."""
-        of = self.training
-        return 0 if of.adapters is not None or of.number == FLOAT32 else self.shape.parameters * of.number
 
     def _copy(self) -> int:
         of = self.training

@@ -32,7 +32,7 @@ from ajet_local.modeling import (
 from ajet_local.one_pass import check_rows
 from ajet_local.optimizers import OptimizerName, make_optimizer
 from ajet_local.plan import MicroBatch, plan, score, values
-from ajet_local.rounding import round_after_steps
+from ajet_local.rounding import show_small_updates
 from ajet_local.shared import SharedSampler
 from ajet_local.sight import vision_of_model
 from ajet_local.tokens import TrainedTokens
@@ -102,8 +102,8 @@ class LocalTrainer:
     With ``adapters``, those of ``model``, the model's own weights are frozen. Each adapter in ``trained`` (default:
     all) learns from the samples that name it, as if it were alone: it has its own gradient norm and optimizer state,
     and takes no step in a mini-batch without credit for it. The default reference is then the model without an adapter.
-    ``autocast`` is the type of computations if the trained weights have a more precise one. For bfloat16, each step leaves
-    weights that it holds (`ajet_local.rounding`), so that all that computes with them, here and in the engine, has the same ones.
+    ``autocast`` is the type of computations if the trained weights have a more precise one. In bfloat16, each
+    step moves the policy (`ajet_local.rounding`).
 
     With ``critic``, each optimizer also trains a head that predicts values, for losses that need them (`ajet_local.critic`).
     Policy and values share the model: a critic of its own would take as much memory again as the model and its optimizer.
@@ -162,7 +162,7 @@ class LocalTrainer:
                 optimizer, groups, betas=betas, weight_decay=weight_decay, epsilon=adam_epsilon
             )
             if autocast == torch.bfloat16 and adapters is None:
-                round_after_steps(stepper, own)
+                show_small_updates(stepper, own)
             return _Learner(trainable, stepper, head)
 
         self._learners: dict[str | None, _Learner] = {}
