@@ -27,7 +27,9 @@ def refuse_earlier(arguments: Sequence[str]) -> None:
     if "--with-logview" in given:
         notes.append("`ajet studio` shows runs in a browser")
     if services:
-        notes.append(f"declare {' and '.join(services)} under `services` in the job (docs/environments.md#services)")
+        notes.append(
+            f"declare {' and '.join(services)} under `services` in the job (docs/environments.md#services)"
+        )
     said = f" ({'; '.join(notes)})" if notes else ""
     if "--conf" not in given and not services:
         raise ConfigError(f"ajet {option} is of the earlier AgentJet; remove it{said}.")
