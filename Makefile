@@ -8,7 +8,7 @@ SAVED = $(if $(SAVE),bench/save.py $(SAVE))
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
-BASE := $(addprefix plugins/,openai_sdk readers judges local loggers vllm)
+BASE := $(addprefix plugins/,openai_sdk readers judges local loggers vllm audit)
 FRAMEWORKS := $(addprefix plugins/,langgraph agentscope openai_agents autogen)
 PLUGINS := $(BASE) plugins/environments plugins/online plugins/prompts plugins/studio plugins/tinker $(FRAMEWORKS)
 # They need Ray, and verl or Trinity, or Harbor and Python 3.12, in environments of their own; here they show what they say
@@ -121,7 +121,7 @@ test-vllm: .venv-vllm/.installed ## the engine vllm, beside vLLM's CPU build in 
 	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind timeout -k 20 7200 .venv-vllm/bin/python -m pytest tests/plugins/vllm $(TIER) $(ARGS)
 
 VERL_TESTS := tests/plugins/verl/cpu tests/plugins/verl/cpu/vllm_metadata
-OF_VERL := openai_sdk readers judges local loggers verl vllm online
+OF_VERL := openai_sdk readers judges local loggers verl vllm online audit
 .venv-verl/.installed: pyproject.toml $(OF_VERL:%=plugins/%/pyproject.toml) $(VERL_TESTS:%=%/pyproject.toml) tests/plugins/verl/requirements.txt tests/plugins/vllm/overrides.txt
 	$(call uv_environment,-r tests/plugins/verl/requirements.txt $(OF_VERL:%=-e plugins/%) $(VERL_TESTS:%=-e %))
 
@@ -153,7 +153,7 @@ verify-trinity: .venv-trinity/.installed ## does the math example learn with Tri
 	$(TRINITY_ON_CPU) timeout -k 20 7200 .venv-trinity/bin/python $(SAVED) bench/trinity_learning.py $(ARGS)
 
 # Harbor needs Python 3.12 or newer, which may be one of pyenv's.
-OF_HARBOR := local harbor
+OF_HARBOR := local harbor audit
 .venv-harbor/.installed: pyproject.toml $(OF_HARBOR:%=plugins/%/pyproject.toml) tests/plugins/harbor/requirements.txt
 	@for python in $(PYTHON) python3 python3.13 python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.1[2-9]*/bin/python; do \
 	    if $$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; then $$python -m venv --clear $(@D); break; fi; \

@@ -147,9 +147,9 @@ def until(found: Curve, reward: float) -> float | None:
 
 def correlation(run_dir: Path) -> float:
     """Of the advantages that step 1 trained with the true ones, over all calls."""
-    from ajet.audit.batches import read_step
-    from ajet.audit.files import Folder
     from ajet.reports.folder import read_run
+    from ajet_audit.batches import read_step
+    from ajet_audit.files import Folder
 
     sys.path.append(str(DOORS))
     from house import wanted

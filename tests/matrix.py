@@ -210,7 +210,8 @@ def make(name: str, environment: Environment) -> Path:
     given = ("-c", str(constraints))
     plugins = [part for plugin in environment.plugins for part in ("-e", f"plugins/{plugin}")]
     install(python, "-e", ".", *plugins, *environment.packages, *TESTS, *RENDERERS[1:], *given)
-    install(python, "--no-deps", "-e", "plugins/local", "-e", "plugins/readers", "-e", "plugins/judges")
+    others = [part for name in ("local", "readers", "judges", "audit") for part in ("-e", f"plugins/{name}")]
+    install(python, "--no-deps", *others)
     install(python, "--no-deps", RENDERERS[0], *given)
     stamp.write_text(wanted)
     return python

@@ -125,6 +125,7 @@ from ajet.chat.messages import (
     normalise_tools as normalise_tools,
 )
 from ajet.chat.renderer import Chat as Chat
+from ajet.chat.tool_prompt import with_tool_prompt as with_tool_prompt
 from ajet.chat.vision import Vision as Vision
 
 # The record of an episode: calls, token trees, timelines
@@ -155,7 +156,7 @@ from ajet.reports.comparison import (
 from ajet.reports.credit import Credit as Credit, run_credit as run_credit
 from ajet.reports.episode import break_report as break_report
 from ajet.reports.feedback import FEEDBACK as FEEDBACK
-from ajet.reports.folder import Entry as Entry, Run as Run
+from ajet.reports.folder import Entry as Entry, Run as Run, find_run as find_run
 from ajet.reports.group_tree import GroupMember as GroupMember, grown as grown
 from ajet.reports.progress import make_progress as make_progress
 from ajet.reports.recording import record as record

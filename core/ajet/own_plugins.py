@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 EXTRAS: Mapping[str, Mapping[str, str]] = {
     "agentscope": {"logger": "agentscope_layout agentscope_studio"},
+    "audit": {"command": "audit"},
     "environments": {"reader": "library", "workflow": "chat library"},
     "harbor": {"judge": "harbor", "reader": "harbor", "workflow": "harbor"},
     "judges": {

@@ -18,8 +18,8 @@ from ajet.reports.text import describe_episode, group_lines
 from ajet.reports.token_text import TokenText
 from ajet.rollout.batch_record import batch_file, trained_advantages
 from ajet.rollout.episode import Fork
-from tests.audit.conftest import Runs, runs  # noqa: F401
-from tests.audit.test_forks import FORKED, by_member, steady, varied
+from tests.plugins.audit.conftest import Runs, runs  # noqa: F401
+from tests.plugins.audit.test_forks import FORKED, by_member, steady, varied
 
 
 def member(
@@ -116,8 +116,8 @@ def report(folder: Path, episode: str) -> EpisodeReport:
 
 def recorded(folder: Path, step: int) -> dict[tuple[str, int], float]:
     """What the record of a step says of each call, read a second time."""
-    from ajet.audit.batches import read_step
-    from ajet.audit.files import Folder
+    from ajet_audit.batches import read_step
+    from ajet_audit.files import Folder
 
     rows = read_step(Folder(folder), step).rows
     return {

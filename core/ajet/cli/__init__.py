@@ -22,7 +22,6 @@ import typer
 from typer.core import TyperGroup
 
 from ajet.cli import (
-    audit,
     check,
     config,
     data,
@@ -201,7 +200,6 @@ def _commands() -> TyperGroup:
     app.command("dpo")(dpo.dpo)
     app.command("list")(list_runs.list_runs)
     app.command("show")(show.show)
-    app.command("audit")(audit.audit)
     app.command("check")(check.check)
     app.command("forecast")(forecast.forecast)
     app.command("plan")(plan.plan)

@@ -10,8 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ajet.audit.files import Folder  # noqa: E402
-from ajet.audit.steps import Audit  # noqa: E402
 from ajet.chat.renderer import Chat  # noqa: E402
 from ajet.job.config import Layers  # noqa: E402
 from ajet.job.prepare import prepare  # noqa: E402
@@ -20,6 +18,8 @@ from ajet.learning.objective import objective  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.learning.sft import Transcript, samples_of, sft_batch  # noqa: E402
 from ajet.types import Batch, Hint, Sample, Span  # noqa: E402
+from ajet_audit.files import Folder  # noqa: E402
+from ajet_audit.steps import Audit  # noqa: E402
 from ajet_local import tokens  # noqa: E402
 from ajet_local.plan import plan  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402

@@ -9,10 +9,10 @@ import pytest
 
 from ajet.rollout.batch_record import BATCHES, trained_advantages
 from ajet_studio import view_episodes
-from tests.audit.conftest import Runs
-from tests.audit.conftest import runs as recorded  # noqa: F401
-from tests.audit.conftest import saved_tokenizer as saved_tokenizer
-from tests.audit.test_forks import FORKED, by_member, steady, varied
+from tests.plugins.audit.conftest import Runs
+from tests.plugins.audit.conftest import runs as recorded  # noqa: F401
+from tests.plugins.audit.conftest import saved_tokenizer as saved_tokenizer
+from tests.plugins.audit.test_forks import FORKED, by_member, steady, varied
 
 from . import runs
 

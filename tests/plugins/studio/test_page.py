@@ -20,10 +20,10 @@ from playwright.sync_api import expect
 
 import ajet_studio
 from ajet_studio.library import open_library
-from tests.audit.conftest import Runs
-from tests.audit.conftest import runs as recorded  # noqa: F401
-from tests.audit.conftest import saved_tokenizer as saved_tokenizer
-from tests.audit.test_forks import FORKED, by_member, steady, varied
+from tests.plugins.audit.conftest import Runs
+from tests.plugins.audit.conftest import runs as recorded  # noqa: F401
+from tests.plugins.audit.conftest import saved_tokenizer as saved_tokenizer
+from tests.plugins.audit.test_forks import FORKED, by_member, steady, varied
 from tests.tiers import fast
 
 from . import browser, runs, showcase

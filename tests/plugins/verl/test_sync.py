@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ajet.audit.files import Folder
-from ajet.audit.steps import Audit
+from ajet_audit.files import Folder
+from ajet_audit.steps import Audit
 from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine, lines, run_folder, write_job
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
-from ajet.audit.files import Folder
-from ajet.audit.journal import Entry, Episode
+from ajet_audit.files import Folder
+from ajet_audit.journal import Entry, Episode
 
 Told = Callable[[str], None]
 DIVERGED = "diverged"

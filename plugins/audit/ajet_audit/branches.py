@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ajet.audit.journal import Episode
+from ajet_audit.journal import Episode
 
 Message = Mapping[str, Any]
 Place = tuple[str, int]

@@ -18,11 +18,11 @@ from ajet.cli import run_program
 from ajet.learning import algorithms as a
 from ajet.learning.filters import DiscardedAttempts, OverLong, Repetition, UnusedBranches
 from ajet.types import Task
-from tests.audit.conftest import CLIENT, TOOL, Runs, ask, audited, everything, judged
-from tests.audit.test_audit import good, once, summed_up, titled
-from tests.audit.test_believes_nothing import FAILING, TWO, equal_for_some, resumed, shaky
-from tests.audit.test_call_credit import by_call
-from tests.audit.test_forks import FORKED, by_member, steady, talk, varied
+from tests.plugins.audit.conftest import CLIENT, TOOL, Runs, ask, audited, everything, judged
+from tests.plugins.audit.test_audit import good, once, summed_up, titled
+from tests.plugins.audit.test_believes_nothing import FAILING, TWO, equal_for_some, resumed, shaky
+from tests.plugins.audit.test_call_credit import by_call
+from tests.plugins.audit.test_forks import FORKED, by_member, steady, talk, varied
 from tests.tiers import fast
 
 ALL = [OverLong(max_tokens=150), Repetition(min_tokens=2), DiscardedAttempts(), UnusedBranches()]

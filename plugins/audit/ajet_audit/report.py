@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from ajet.audit.steps import Audit
-from ajet.utils.terminal import table
+from ajet.backbones import table
+from ajet_audit.steps import Audit
 
 SHOWN = 50
 """Faults that are printed."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ajet.types import Task
-from tests.audit.conftest import TOOL, Runs, ask, audited
+from tests.plugins.audit.conftest import TOOL, Runs, ask, audited
 
 FORKED: Any = {"group_size": 4, "fork": {"roots": 2, "depth": 2}}
 

@@ -14,7 +14,7 @@ from ajet.cli import run_program
 from ajet.learning import algorithms as a
 from ajet.learning.filters import DiscardedAttempts, OverLong, UnusedBranches
 from ajet.types import ConfigError, Task
-from tests.audit.conftest import TOOL, Runs, ask, audited, everything, judged
+from tests.plugins.audit.conftest import TOOL, Runs, ask, audited, everything, judged
 
 ALGORITHMS = [
     a.GRPO(),

@@ -10,6 +10,7 @@
     prompts.py   what the model's chat template writes
     steps.py     compares all of these, step by step
     report.py    the table and the object that `ajet audit` prints
+    commands.py  the command
 
 It shares no code with the tracker, learning or the recorders, so a fault of these is not repeated here.
 """

@@ -14,8 +14,8 @@ import pytest
 import ajet
 from ajet.learning import algorithms as a
 from ajet.types import Task
-from tests.audit.conftest import Runs, audited
-from tests.audit.test_forks import FORKED, steady, varied
+from tests.plugins.audit.conftest import Runs, audited
+from tests.plugins.audit.test_forks import FORKED, steady, varied
 from tests.tiers import thinned
 
 

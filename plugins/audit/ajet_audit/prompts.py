@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ajet.audit.journal import Call, Episode
-from ajet.chat.tool_prompt import with_tool_prompt
+from ajet.backbones import with_tool_prompt
+from ajet_audit.journal import Call, Episode
 
 Message = dict[str, Any]
 _NEXT: Message = {"role": "user", "content": ""}

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ajet.audit.branches import Message, Place, text, unused
-from ajet.audit.journal import Call, Episode
+from ajet_audit.branches import Message, Place, text, unused
+from ajet_audit.journal import Call, Episode
 
 SIDE_CALLS, MAX_TIMELINES = "side_calls", "max_timelines"
 """The rules that exclude the calls which a program makes beside its agent's work, and those above `train.max_timelines`."""

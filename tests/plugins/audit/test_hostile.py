@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ajet.audit.batches import read_step
+from ajet_audit.batches import read_step
 
 
 def test_a_record_that_unpacks_to_gibibytes_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ajet.audit.batches.MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr("ajet_audit.batches.MOST_UNPACKED", 1 << 20)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("about", "token_ids"):

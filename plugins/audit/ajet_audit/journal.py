@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ajet.audit.files import Folder
+from ajet_audit.files import Folder
 
 JOURNAL = "episodes.jsonl"
 ROUNDING = 1e-4

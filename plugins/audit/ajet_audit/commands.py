@@ -17,10 +17,10 @@ def audit(
     """Check a finished run from its files alone: every sampled token is trained once, or excluded by a rule.
 
     The last line is one JSON object. The exit code is 1 if anything is unexplained."""
-    from ajet.audit.files import Folder
-    from ajet.audit.report import as_json, describe
-    from ajet.audit.steps import Audit
-    from ajet.reports.folder import find_run
+    from ajet.backbones import find_run
+    from ajet_audit.files import Folder
+    from ajet_audit.report import as_json, describe
+    from ajet_audit.steps import Audit
 
     found = Audit(Folder(find_run(run))).run()
     print(describe(found))

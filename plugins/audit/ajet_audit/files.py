@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ajet.types import AjetError, ConfigError
+from ajet import AjetError, ConfigError
 
 OWN_LOOP = "object:the tasks of each rollout"
 """The reader of a job whose loop is a program of the user's."""

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ajet.audit import counts, credit
-from ajet.audit.batches import Row, Step, read_step
-from ajet.audit.branches import unused
-from ajet.audit.files import Folder
-from ajet.audit.filters import MAX_TIMELINES, SIDE_CALLS, Filters
-from ajet.audit.journal import Call, Entry, Episode, Journal
-from ajet.audit.prompts import Prompts
-from ajet.types import AjetError
+from ajet import AjetError
+from ajet_audit import counts, credit
+from ajet_audit.batches import Row, Step, read_step
+from ajet_audit.branches import unused
+from ajet_audit.files import Folder
+from ajet_audit.filters import MAX_TIMELINES, SIDE_CALLS, Filters
+from ajet_audit.journal import Call, Entry, Episode, Journal
+from ajet_audit.prompts import Prompts
 
 OVER_LONG_ROWS = "over_long_rows"
 """The rule of the backbone verl for timelines that its workers cannot hold."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ajet.audit.files import Folder
+from ajet_audit.files import Folder
 
 MOST_UNPACKED = 1 << 30
 """Bytes of the arrays of a record that are read."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ajet.cli import run_program
-from tests.audit.conftest import Runs, audited, everything, judged
+from tests.plugins.audit.conftest import Runs, audited, everything, judged
 
 STEP = "batches/step_000002.npz"
 

@@ -15,8 +15,6 @@ import openai
 import pytest
 
 import ajet
-from ajet.audit.files import Folder
-from ajet.audit.steps import Audit
 from ajet.capture.targets import Target
 from ajet.interfaces.algorithm import Algorithm
 from ajet.learning.algorithms import GRPO
@@ -28,6 +26,8 @@ from ajet.rollout.batch_record import Account, packed
 from ajet.rollout.recorder import RunRecorder
 from ajet.testing import ScriptedEngine
 from ajet.types import Batch, Metrics, Task
+from ajet_audit.files import Folder
+from ajet_audit.steps import Audit
 
 CLIENT: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 TASKS = [Task(f"t{i}", f"question {i}") for i in range(12)]

@@ -16,10 +16,10 @@ import pytest
 
 from ajet.learning.filters import DiscardedAttempts, OverLong
 from ajet.types import Task
-from tests.audit.conftest import Runs, audited, judged
-from tests.audit.test_audit import once
-from tests.audit.test_call_credit import by_call
-from tests.audit.test_forks import FORKED, steady, varied
+from tests.plugins.audit.conftest import Runs, audited, judged
+from tests.plugins.audit.test_audit import once
+from tests.plugins.audit.test_call_credit import by_call
+from tests.plugins.audit.test_forks import FORKED, steady, varied
 
 TWO: Any = {
     "solver": {"agents": ["solver"], "lora": {"rank": 4}},
