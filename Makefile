@@ -8,7 +8,7 @@ SAVED = $(if $(SAVE),bench/save.py $(SAVE))
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
-BASE := $(addprefix plugins/,openai_sdk readers judges local loggers vllm audit)
+BASE := $(addprefix plugins/,openai_sdk readers judges local loggers vllm audit advice)
 FRAMEWORKS := $(addprefix plugins/,langgraph agentscope openai_agents autogen)
 PLUGINS := $(BASE) plugins/environments plugins/online plugins/prompts plugins/studio plugins/tinker $(FRAMEWORKS)
 # They need Ray, and verl or Trinity, or Harbor and Python 3.12, in environments of their own; here they show what they say
@@ -121,7 +121,7 @@ test-vllm: .venv-vllm/.installed ## the engine vllm, beside vLLM's CPU build in 
 	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind timeout -k 20 7200 .venv-vllm/bin/python -m pytest tests/plugins/vllm $(TIER) $(ARGS)
 
 VERL_TESTS := tests/plugins/verl/cpu tests/plugins/verl/cpu/vllm_metadata
-OF_VERL := openai_sdk readers judges local loggers verl vllm online audit
+OF_VERL := openai_sdk readers judges local loggers verl vllm online audit advice
 .venv-verl/.installed: pyproject.toml $(OF_VERL:%=plugins/%/pyproject.toml) $(VERL_TESTS:%=%/pyproject.toml) tests/plugins/verl/requirements.txt tests/plugins/vllm/overrides.txt
 	$(call uv_environment,-r tests/plugins/verl/requirements.txt $(OF_VERL:%=-e plugins/%) $(VERL_TESTS:%=-e %))
 

@@ -196,10 +196,10 @@ class Known:
         probe_steps: int = 0,
     ) -> Any:
         """The forecast of a job."""
-        from ajet.runs.forecast.forecast import Asked
-        from ajet.runs.forecast.forecast import forecast as make_forecast
-        from ajet.runs.forecast.steps import probe
         from ajet.runs.runtime import trainer_of
+        from ajet_advice.forecast.forecast import Asked
+        from ajet_advice.forecast.forecast import forecast as make_forecast
+        from ajet_advice.forecast.steps import probe
 
         probed = probe(job, probe_steps) if probe_steps else None
         trainer = trainer_of(job)

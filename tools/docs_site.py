@@ -18,6 +18,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +266,14 @@ def errors_page() -> Iterator[str]:
 
 
 PARTS = {
-    "Running jobs": ("api.jobs", "api.learner", "api.serving", "api.selection", "api.prompts"),
+    "Running jobs": (
+        "api.jobs",
+        "api.learner",
+        "api.serving",
+        "api.selection",
+        "api.prompts",
+        "ajet_advice.api",
+    ),
     "Results": ("api.results",),
     "Inside a workflow": (
         "capture.context",
@@ -287,15 +295,15 @@ def api_page() -> Iterator[str]:
     yield "# The API\n"
     yield "What `import ajet` gives; [the Python API](../python.md) is the guide. `arun`, `acheck`, `aforecast`, `aevaluate`,"
     yield "`aselect_model` and `atune_prompt` are the awaitable versions of those without the `a`.\n"
-    left = {
-        name: module
-        for name, module in ajet._WHERE.items()
-        if not (name[0] == "a" and name[1:] in ajet._WHERE)
-    }
+    found = {name: f"ajet.{module}" for name, module in ajet._WHERE.items()}
+    found |= {entry.name: entry.module for entry in entry_points(group="ajet.names")}
+    left = {name: module for name, module in found.items() if not (name[0] == "a" and name[1:] in found)}
     for title, modules in PARTS.items():
         yield f"\n## {title}\n"
-        for name in sorted((n for n, m in left.items() if m.startswith(modules)), key=str.lower):
-            yield f"::: ajet.{left.pop(name)}.{name}"
+        for name in sorted(
+            (n for n, m in left.items() if m.removeprefix("ajet.").startswith(modules)), key=str.lower
+        ):
+            yield f"::: {left.pop(name)}.{name}"
     assert not left, f"tools/docs_site.py: PARTS does not contain {left}"
 
 

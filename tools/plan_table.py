@@ -13,8 +13,8 @@ import tables
 
 from ajet.estimate.devices import parse_gpus
 from ajet.job.config import Layers
-from ajet.runs.plan import METHODS, Plan, Question, gibibytes, plan
 from ajet.types import ConfigError
+from ajet_advice.plan import METHODS, Plan, Question, gibibytes, plan
 
 MODELS = ("0.6B", "1.7B", "4B", "8B", "14B", "32B")
 GPUS = (("RTX4090", "local"), ("H100", "local"), ("8xH100", "verl"))

@@ -31,7 +31,7 @@ _WHERE = {
     "Evaluation": "api.results",
     "Filter": "interfaces.filter",
     "Finding": "types",
-    "Forecast": "api.results",
+    "Forecast": "brought",
     "Group": "api.learner",
     "GroupJudge": "interfaces.judge",
     "Job": "job.job",
@@ -64,7 +64,7 @@ _WHERE = {
     "WorkflowPlugin": "interfaces.workflow",
     "acheck": "api.jobs",
     "aevaluate": "api.jobs",
-    "aforecast": "api.jobs",
+    "aforecast": "brought",
     "arun": "api.jobs",
     "aselect_model": "api.selection",
     "atune_prompt": "api.prompts",
@@ -73,7 +73,7 @@ _WHERE = {
     "dpo": "api.jobs",
     "evaluate": "api.jobs",
     "find_recipe": "job.models",
-    "forecast": "api.jobs",
+    "forecast": "brought",
     "hookimpl": "hookspecs",
     "label": "capture.context",
     "list_runs": "api.results",
@@ -88,19 +88,18 @@ _WHERE = {
     "sft": "api.jobs",
     "tune_prompt": "api.prompts",
 }
-__all__ = list(_WHERE)
+# Without those of plugins, so that `import *` works where these are not installed.
+__all__ = [name for name, where in _WHERE.items() if where != "brought"]
 _EARLIER = ("AgentJetJob", "AjetTuner", "BaseJudge", "WorkflowTask", "bp")
 """Names of programs that were written for the earlier AgentJet (`ajet.earlier`)."""
 
 if TYPE_CHECKING:
     from ajet.api.jobs import acheck as acheck
     from ajet.api.jobs import aevaluate as aevaluate
-    from ajet.api.jobs import aforecast as aforecast
     from ajet.api.jobs import arun as arun
     from ajet.api.jobs import check as check
     from ajet.api.jobs import dpo as dpo
     from ajet.api.jobs import evaluate as evaluate
-    from ajet.api.jobs import forecast as forecast
     from ajet.api.jobs import run as run
     from ajet.api.jobs import sft as sft
     from ajet.api.learner import Group as Group
@@ -112,7 +111,6 @@ if TYPE_CHECKING:
     from ajet.api.results import Check as Check
     from ajet.api.results import Episode as Episode
     from ajet.api.results import Evaluation as Evaluation
-    from ajet.api.results import Forecast as Forecast
     from ajet.api.results import Run as Run
     from ajet.api.results import Runs as Runs
     from ajet.api.results import Scores as Scores
@@ -124,6 +122,9 @@ if TYPE_CHECKING:
     from ajet.api.selection import select_model as select_model
     from ajet.api.serving import Server as Server
     from ajet.api.serving import serve as serve
+    from ajet.brought import Forecast as Forecast
+    from ajet.brought import aforecast as aforecast
+    from ajet.brought import forecast as forecast
     from ajet.capture.context import label as label
     from ajet.capture.context import passthrough as passthrough
     from ajet.earlier.programs import AgentJetJob as AgentJetJob
@@ -189,7 +190,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_WHERE)
 
 
 class _EarlierModules:

@@ -10,6 +10,11 @@ from ajet.types import (
     SampleTree as SampleTree, Sampling as Sampling, Span as Span, Spent as Spent,
 )
 
+# The Python API
+from ajet.api.calling import anywhere as anywhere, awaitable as awaitable
+from ajet.api.jobs import AnyJudge as AnyJudge, AnyPath as AnyPath, AnyTasks as AnyTasks, shown_or_not as shown_or_not
+from ajet.api.results import FewEpisodes as FewEpisodes
+
 # Jobs: what a file or a call says, checked and built
 from ajet.job import DEFAULT_BACKBONE as DEFAULT_BACKBONE
 from ajet.job.arguments import TUNING as TUNING
@@ -23,7 +28,10 @@ from ajet.job.models import (
 )
 from ajet.job.objects import OBJECT as OBJECT, OWN_LOOP as OWN_LOOP, given_reader as given_reader, lay_object as lay_object
 from ajet.job.paths import load_named as load_named
-from ajet.job.prepare import build_plugin as build_plugin, build_service as build_service, prepare as prepare
+from ajet.job.prepare import (
+    build_backbone as build_backbone, build_plugin as build_plugin, build_service as build_service, prepare as prepare,
+    resolved as resolved,
+)
 from ajet.job.spec import JobSpec as JobSpec
 from ajet.job.trinity_keys import SAME as SAME
 
@@ -31,18 +39,22 @@ from ajet.job.trinity_keys import SAME as SAME
 from ajet.plugins import load_plugins as load_plugins, validated as validated
 
 # Learning: which episodes, their credit, the loss, batches
+from ajet.learning.alarm_rules import RUINS as RUINS
 from ajet.learning.alarms import Alarm as Alarm
 from ajet.learning.algorithms import GRPO as GRPO
-from ajet.learning.batch import Learnable as Learnable, RolloutBatch as RolloutBatch, Selection as Selection, batch_of as batch_of
+from ajet.learning.batch import (
+    Learnable as Learnable, RolloutBatch as RolloutBatch, Selection as Selection, batch_of as batch_of, build_batch as build_batch,
+)
 from ajet.learning.collapse import train_again as train_again
 from ajet.learning.credit import EPISODE as EPISODE, advantage_of as advantage_of
-from ajet.learning.loop import NotFinite as NotFinite
+from ajet.learning.loop import NotFinite as NotFinite, Ruined as Ruined
 from ajet.learning.objective import Objective as Objective, objective as objective
 from ajet.learning.packing import Neighbour as Neighbour, neighbours as neighbours, pack as pack, split as split
 from ajet.learning.pairs import pair_numbers as pair_numbers, together as together
 from ajet.learning.rollouts import (
     ValidationFailed as ValidationFailed, plan_group as plan_group, rounded_up as rounded_up, why_nothing as why_nothing,
 )
+from ajet.learning.self_teacher import SelfTeacher as SelfTeacher
 from ajet.learning.settings import LoraSettings as LoraSettings, TrainSettings as TrainSettings
 from ajet.learning.sft import Transcript as Transcript, samples_of as samples_of, sft_batch as sft_batch
 from ajet.learning.task_selector import further_tasks as further_tasks
@@ -62,6 +74,7 @@ from ajet.rollout.checkpoints import (
 from ajet.rollout.deadline import DeadlinePassed as DeadlinePassed, within as within
 from ajet.rollout.episode import Episode as Episode, Plan as Plan
 from ajet.rollout.failures import Failure as Failure, FailureKind as FailureKind
+from ajet.rollout.groups import judged_groups as judged_groups, score as score
 from ajet.rollout.image_folder import IMAGES as IMAGES, image_file as image_file
 from ajet.rollout.journal import (
     JournalLine as JournalLine, episode_from_json as episode_from_json, episode_to_json as episode_to_json,
@@ -80,8 +93,11 @@ from ajet.rollout.watchdog import Board as Board, watching as watching
 
 # Runs: folders, the engine and chat of a run, the training loop
 from ajet.runs.callbacks import Listeners as Listeners
-from ajet.runs.alarms import alarms_of as alarms_of, said_of as said_of
-from ajet.runs.jobs import job_of as job_of, prepared as prepared, tune_layers as tune_layers
+from ajet.runs.alarms import alarms_of as alarms_of, recorded_alarms as recorded_alarms, said_of as said_of
+from ajet.runs.check import Report as Report, examined as examined, spread as spread, warnings_of as warnings_of
+from ajet.runs.jobs import (
+    checking_engine as checking_engine, job_of as job_of, prepared as prepared, tune_layers as tune_layers,
+)
 from ajet.runs.restarts import run_job as run_job
 from ajet.runs.run_dir import (
     RUNNING as RUNNING, TOKENIZER as TOKENIZER, held as held, keep_tokenizer as keep_tokenizer, new_run_dir as new_run_dir,
@@ -136,10 +152,13 @@ from ajet.tracker.timelines import Timeline as Timeline, timelines as timelines
 from ajet.tracker.tree import Branch as Branch, Node as Node, TokenTree as TokenTree
 
 # Estimates of memory and speed
-from ajet.estimate.devices import ASLEEP as ASLEEP, Gpus as Gpus, USABLE as USABLE
+from ajet.estimate.devices import (
+    ASLEEP as ASLEEP, DEVICES as DEVICES, Device as Device, GIB as GIB, Gpus as Gpus, USABLE as USABLE, named as named,
+    parse_gpus as parse_gpus, reported_gpus as reported_gpus,
+)
 from ajet.estimate.layout import JobSizes as JobSizes, Layout as Layout, ModelSizes as ModelSizes, Phase as Phase
-from ajet.estimate.memory import BFLOAT16 as BFLOAT16, FLOAT32 as FLOAT32, Training as Training
-from ajet.estimate.shape import Shape as Shape
+from ajet.estimate.memory import BFLOAT16 as BFLOAT16, FLOAT32 as FLOAT32, QUANTIZED as QUANTIZED, Training as Training
+from ajet.estimate.shape import Shape as Shape, UnknownFamily as UnknownFamily, read_shape as read_shape
 
 # Other trainers: their versions and keys
 from ajet.foreign.platforms import platform_defaults as platform_defaults
@@ -165,8 +184,8 @@ from ajet.reports.token_text import TokenText as TokenText
 
 # Commands
 from ajet.cli.options import (
-    JobFile as JobFile, Judge as Judge, Model as Model, Seed as Seed, Sets as Sets, Tasks as Tasks, Validation as Validation,
-    With as With, Workflow as Workflow, option as option,
+    Answers as Answers, Backbone as Backbone, JobFile as JobFile, Judge as Judge, MemoryLimit as MemoryLimit, Model as Model,
+    Seed as Seed, Sets as Sets, Tasks as Tasks, Validation as Validation, With as With, Workflow as Workflow, option as option,
 )
 from ajet.cli.run import run_and_tell as run_and_tell
 from ajet.cli.summary import describe_result as describe_result
@@ -181,4 +200,6 @@ from ajet.utils.patching import (
 )
 from ajet.utils.suggest import nearest as nearest
 from ajet.utils.terminal import table as table, tell as tell
+from ajet.utils.threads import called as called
+from ajet.utils.wilson import Interval as Interval, wilson as wilson
 from ajet.utils.yaml_file import read_yaml as read_yaml

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 EXTRAS: Mapping[str, Mapping[str, str]] = {
+    "advice": {"command": "forecast plan", "name": "Forecast aforecast forecast"},
     "agentscope": {"logger": "agentscope_layout agentscope_studio"},
     "audit": {"command": "audit"},
     "environments": {"reader": "library", "workflow": "chat library"},

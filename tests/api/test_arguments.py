@@ -12,11 +12,11 @@ import ajet
 from ajet.cli.check import check
 from ajet.cli.evaluate import evaluate
 from ajet.cli.options import with_options
-from ajet.cli.plan import plan
 from ajet.cli.run import run
 from ajet.cli.sft import sft
 from ajet.job.arguments import ARGUMENTS, TUNING
 from ajet.job.config import explain
+from ajet_advice.commands.plan import plan
 from ajet_prompts.commands import app as tune_prompt
 
 ONLY_PYTHON = {"run_dir", "progress"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -52,13 +53,26 @@ def test_every_block_of_the_page_runs(
 
 
 def test_the_page_names_every_function_of_the_api() -> None:
-    functions = [name for name in dir(ajet) if getattr(ajet, name).__module__.startswith("ajet.api.")]
+    functions = [
+        name for name in dir(ajet) if getattr(ajet, name).__module__.startswith(("ajet.api.", "ajet_"))
+    ]
     functions = [name for name in functions if name.islower()]
     assert len(functions) == 18
     assert [name for name in functions if f"ajet.{name}" not in PAGE] == []
 
 
 def test_the_module_shows_its_public_names_only() -> None:
-    assert {"run", "evaluate", "Judge", "Run"} <= set(dir(ajet)) == set(ajet.__all__)
-    for name in ajet.__all__:
+    assert {"run", "evaluate", "Judge", "Run"} <= set(ajet.__all__)
+    assert set(dir(ajet)) - set(ajet.__all__) == {"Forecast", "aforecast", "forecast"}
+    for name in dir(ajet):
         assert getattr(ajet, name).__doc__, name
+
+
+def test_a_name_whose_plugin_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: importlib.metadata.EntryPoints())
+    monkeypatch.delitem(vars(ajet), "forecast", raising=False)
+    with pytest.raises(
+        ajet.ConfigError, match=r"^ajet\.forecast is not installed\. .* pip install 'ajet\[advice\]'\.$"
+    ):
+        _ = ajet.forecast
+    assert not hasattr(ajet, "foretell")

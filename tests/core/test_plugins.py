@@ -111,9 +111,10 @@ def test_the_table_of_our_plugins_is_what_they_bring() -> None:
     }
     classes = load_plugins().classes.values()
     found = {(each.kind, each.name): each.distribution for each in classes if each.distribution != "ajet"}
-    for entry in importlib.metadata.entry_points(group="ajet.commands"):
-        assert entry.dist
-        found["command", entry.name] = entry.dist.name
+    for kind in ("command", "name"):
+        for entry in importlib.metadata.entry_points(group=f"ajet.{kind}s"):
+            assert entry.dist
+            found[kind, entry.name] = entry.dist.name
     assert told == {named: extras[distribution] for named, distribution in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""`run`, `evaluate`, `check`, `forecast`, `sft` and `dpo`: what the commands of these names do, with objects in place of names."""
+"""`run`, `evaluate`, `check`, `sft` and `dpo`: what the commands of these names do, with objects in place of names."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from ajet.api.calling import anywhere, awaitable
-from ajet.api.results import Check, Evaluation, Forecast, Run
+from ajet.api.results import Check, Evaluation, Run
 from ajet.interfaces.judge import Judge
 from ajet.interfaces.reader import Reader
 from ajet.job import DEFAULT_BACKBONE
 from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.reports import check as check_page
-from ajet.reports import forecast as forecast_page
 from ajet.reports.progress import Lines, make_progress, run_told
 from ajet.runs import jobs
 from ajet.runs.check import check as run_check
-from ajet.runs.forecast.given import forecasted
 from ajet.runs.jobs import (
     check_layers,
     checking_engine,
     endpoint_answers,
     evaluate_layers,
-    forecast_layers,
     job_of,
     require_answers,
 )
@@ -141,40 +138,6 @@ def check(
 
 
 @anywhere
-def forecast(
-    job: AnyPath | None = None,
-    *,
-    workflow: object | None = None,
-    tasks: AnyTasks | None = None,
-    judge: AnyJudge | None = None,
-    model: AnyPath | None = None,
-    answers: AnyPath | None = None,
-    episodes: int = 64,
-    minutes: float | None = None,
-    target: float = 0.8,
-    attack: bool = False,
-    probe: int | None = None,
-    gpus: str | None = None,
-    seed: int | None = None,
-    memory_limit: str | None = None,
-    run_dir: AnyPath | None = None,
-    services: Sequence[str] = (),
-    set: Mapping[str, Any] | None = None,
-    progress: bool = True,
-) -> Forecast:
-    """Say from a few dozen episodes whether a job will learn, as `ajet forecast` does, and what would stop it.
-
-    About ``episodes`` are run, for at most so many ``minutes``; no weights change. ``attack`` looks for answers that the judge rewards
-    without a solution. ``probe`` trains so many steps first, which are thrown away, for a closer estimate of the steps to the pass
-    rate ``target``. ``gpus``, such as ``8xH100``, adds the time of a step there. All else is as in `check`. Raises AjetError.
-    """
-    given = locals()
-    with prepared(forecast_layers(given), given) as (ready, _):
-        found = forecasted(ready, given)
-        return Forecast(found, forecast_page.page(ready, found))
-
-
-@anywhere
 def sft(
     *,
     model: AnyPath,
@@ -225,7 +188,6 @@ def dpo(
 arun = awaitable(run)
 aevaluate = awaitable(evaluate)
 acheck = awaitable(check)
-aforecast = awaitable(forecast)
 
 
 class _Quiet(Lines):

@@ -28,7 +28,6 @@ from ajet.utils.suggest import nearest
 
 if TYPE_CHECKING:
     from ajet.runs.check import Report
-    from ajet.runs.forecast.figures import Forecast as Figures
 
 _VALIDATIONS = ("validation", "greedy")
 
@@ -308,7 +307,7 @@ class Evaluation(Scores):
         return Run(self.dir).episodes()
 
 
-class Page:
+class FewEpisodes:
     """A few episodes that were run without training, and ``text``, what the command prints of them."""
 
     def __init__(self, report: Report, text: str) -> None:
@@ -327,7 +326,7 @@ class Page:
         return f"<pre style='font-family:monospace'>{html.escape(self.text)}</pre>"
 
 
-class Check(Page):
+class Check(FewEpisodes):
     """What `ajet.check` found. ``report`` holds the numbers."""
 
     @property
@@ -343,33 +342,6 @@ class Check(Page):
     def __repr__(self) -> str:
         failed = sum(e.failure is not None for e in self.report.episodes)
         return f"<Check {len(self.report.episodes)} episodes, {failed} failed, {len(self.warnings)} warnings>"
-
-
-class Forecast(Page):
-    """What `ajet.forecast` found. ``figures`` holds the numbers: ``signal``, ``pass_at``, ``steps``, …"""
-
-    def __init__(self, figures: Figures, text: str) -> None:
-        super().__init__(figures.report, text)
-        self.figures = figures
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was found that keeps the job from learning: the command's exit code 0."""
-        return self.figures.ok
-
-    @property
-    def causes(self) -> Sequence[tuple[str, str, str]]:
-        """(name, what keeps the job from learning, what helps), worst first."""
-        return self.figures.causes
-
-    @property
-    def suggestions(self) -> Sequence[tuple[str, str]]:
-        """(setting, why it is worth a try)"""
-        return self.figures.suggestions
-
-    def __repr__(self) -> str:
-        named = ", ".join(name for name, _, _ in self.causes) or "nothing in the way"
-        return f"<Forecast {len(self.report.episodes)} episodes, {named}>"
 
 
 class Runs(Sequence[Run]):

@@ -29,11 +29,9 @@ from ajet.cli import (
     dpo,
     evaluate,
     export,
-    forecast,
     list_runs,
     models,
     new_plugin,
-    plan,
     plugins,
     run,
     serve,
@@ -201,8 +199,6 @@ def _commands() -> TyperGroup:
     app.command("list")(list_runs.list_runs)
     app.command("show")(show.show)
     app.command("check")(check.check)
-    app.command("forecast")(forecast.forecast)
-    app.command("plan")(plan.plan)
     app.command("serve")(serve.serve)
     app.add_typer(data.app, name="data")
     app.command("export")(export.export)

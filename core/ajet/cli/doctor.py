@@ -156,7 +156,7 @@ def machine() -> Iterator[Line]:
     import shutil
     from collections import Counter
 
-    from ajet.cli.plan import reported_gpus
+    from ajet.estimate.devices import reported_gpus
     from ajet.types import Finding
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -98,3 +99,13 @@ def named(reported: str) -> Device | None:
         if model in names and (not size or f"{size}gb" in names):
             return device
     return None
+
+
+def reported_gpus(fields: str) -> list[str]:
+    """What nvidia-smi reports of each of this machine's GPUs."""
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in found.splitlines() if line.strip()]

@@ -11,7 +11,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from ajet.interfaces.backbone import Trainer
 from ajet.interfaces.engine import ChatModelPlugin, Engine
 from ajet.interfaces.progress import Progress, reporting_to
 from ajet.job.arguments import ARGUMENTS, SET, TUNING, Argument
@@ -24,7 +23,7 @@ from ajet.learning.algorithms import DPO
 from ajet.plugins import load_plugins, validated
 from ajet.runs import train
 from ajet.runs.run_dir import held, tell_changes
-from ajet.runs.runtime import answering_engine, own_engine, scripted_engine, trainer_of
+from ajet.runs.runtime import answering_engine, own_engine, scripted_engine
 from ajet.services.chat_models import OpenAIChatModel
 from ajet.services.supervisor import with_services
 from ajet.types import ConfigError
@@ -130,21 +129,6 @@ def evaluate_layers(given: Given, *, several: bool = False) -> Layers:
 def check_layers(given: Given) -> Layers:
     """The job to check: only its training tasks are run, and nothing is trained. Raises ConfigError."""
     return job_of(given, {"task.validation": None, "backbone": "debug"}, "ajet check")
-
-
-def forecast_layers(given: Given) -> Layers:
-    """The job to forecast: only its training tasks are run, and no weights change. Raises ConfigError."""
-    given = {**given, "episodes": None}  # of the forecast, not of a validation
-    return job_of(given, {"task.validation": None}, "ajet forecast")
-
-
-def forecasting_engine(job: Job, given: Given) -> tuple[Engine, Trainer | None]:
-    """What answers in a forecast, and what measures gradients: a trainer, if the job's backbone gives one to the core and no
-    file of ``answers`` is given."""
-    if given.get("answers") is not None or type(job.backbone).trainer is Backbone.trainer:
-        return checking_engine(job, given), None
-    trainer = trainer_of(job)
-    return trainer.engine, trainer
 
 
 def endpoint_answers(given: Given) -> ChatModelPlugin | None:

@@ -6,11 +6,9 @@ import math
 import shlex
 from collections.abc import Iterator
 
-from ajet.job.job import Job
-from ajet.runs.check import spread, warnings_of
-from ajet.runs.forecast.figures import Forecast
-from ajet.utils.pass_at_k import Interval
-from ajet.utils.terminal import table
+from ajet import Job
+from ajet.backbones import Interval, spread, table, warnings_of
+from ajet_advice.forecast.figures import Forecast
 
 
 def page(job: Job, found: Forecast) -> str:

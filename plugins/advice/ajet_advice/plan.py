@@ -9,16 +9,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ajet.estimate.devices import GIB, Gpus
-from ajet.estimate.layout import JobSizes, Layout
-from ajet.estimate.shape import Shape, UnknownFamily, read_shape
-from ajet.estimate.speed import Speed, speed
-from ajet.interfaces.algorithm import Algorithm
-from ajet.job.config import JobConfig, Layers
-from ajet.job.job import Backbone
-from ajet.job.models import find_recipe
-from ajet.job.prepare import build_backbone, build_plugin
-from ajet.types import ConfigError
+from ajet import Algorithm, Backbone, ConfigError, find_recipe
+from ajet.backbones import (
+    GIB,
+    Gpus,
+    JobConfig,
+    JobSizes,
+    Layers,
+    Layout,
+    Shape,
+    UnknownFamily,
+    build_backbone,
+    build_plugin,
+    read_shape,
+)
+from ajet_advice.speed import Speed, speed
 
 MEAN_TOKENS = 1024
 """Tokens of an episode that are sampled, and that are not, where nothing says how many."""

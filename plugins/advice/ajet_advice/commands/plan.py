@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ajet.cli.options import Backbone, Model, Sets
+from ajet.backbones import Backbone, Model, Sets
 
 if TYPE_CHECKING:
-    from ajet.estimate.devices import Gpus
-    from ajet.runs.plan import Plan
+    from ajet.backbones import Gpus
+    from ajet_advice.plan import Plan
 
 
 def plan(
@@ -57,11 +57,10 @@ def plan(
     given = locals()
     import json
 
-    from ajet.runs.jobs import job_of
-    from ajet.runs.plan import METHODS, Question
-    from ajet.runs.plan import plan as make_plan
-    from ajet.types import ConfigError
-    from ajet.utils.suggest import nearest
+    from ajet import ConfigError
+    from ajet.backbones import job_of, nearest
+    from ajet_advice.plan import METHODS, Question
+    from ajet_advice.plan import plan as make_plan
 
     if method is not None and method not in METHODS:
         raise ConfigError(
@@ -77,9 +76,8 @@ def plan(
 
 def page(found: Plan) -> Iterator[str]:
     """The plan as lines of text."""
-    from ajet.estimate.devices import USABLE
-    from ajet.runs.plan import gibibytes
-    from ajet.utils.terminal import table
+    from ajet.backbones import USABLE, table
+    from ajet_advice.plan import gibibytes
 
     sizes, layout, speed = found.sizes, found.layout, found.speed
     trained = (
@@ -126,8 +124,8 @@ def page(found: Plan) -> Iterator[str]:
 
 def _gpus(text: str | None) -> Gpus:
     """The GPUs of ``--gpus``, else those of this machine. Raises ConfigError."""
-    from ajet.estimate.devices import DEVICES, Gpus, named, parse_gpus
-    from ajet.types import ConfigError
+    from ajet import ConfigError
+    from ajet.backbones import DEVICES, Gpus, named, parse_gpus, reported_gpus
 
     if text is not None:
         return parse_gpus(text)
@@ -137,15 +135,3 @@ def _gpus(text: str | None) -> Gpus:
         seen = f"{names[0]} is not known here" if names else "this machine has none"
         raise ConfigError(f"--gpus: {seen}. Name GPUs, such as 8xH100. Known: {', '.join(DEVICES)}.")
     return Gpus(len(names), device)
-
-
-def reported_gpus(fields: str) -> list[str]:
-    """What nvidia-smi reports of each of this machine's GPUs."""
-    import subprocess
-
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [line.strip() for line in found.splitlines() if line.strip()]

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ajet.rollout.episode import Episode
-from ajet.runs.check import Report
-from ajet.runs.forecast.attack import Hole
-from ajet.runs.forecast.noise import Gradient, JudgeNoise
-from ajet.runs.forecast.steps import Probe
-from ajet.utils.pass_at_k import Interval, fitted, foreseen_signal, pass_at_k, signal, wilson
+from ajet.backbones import Episode, Interval, Report, wilson
+from ajet_advice.forecast.attack import Hole
+from ajet_advice.forecast.noise import Gradient, JudgeNoise
+from ajet_advice.forecast.steps import Probe
+from ajet_advice.pass_at_k import fitted, foreseen_signal, pass_at_k, signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from ajet.utils.pass_at_k import fitted, foreseen_signal, pass_at_k, signal, wilson
+from ajet.utils.wilson import wilson
+from ajet_advice.pass_at_k import fitted, foreseen_signal, pass_at_k, signal
 
 
 def test_pass_at_k_is_the_share_of_subsets_with_a_pass() -> None:

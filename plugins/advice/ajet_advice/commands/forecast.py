@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ajet.cli.options import Answers, JobFile, Judge, MemoryLimit, Model, Seed, Sets, Tasks, With, Workflow
+from ajet.backbones import Answers, JobFile, Judge, MemoryLimit, Model, Seed, Sets, Tasks, With, Workflow
 
 
 def forecast(
@@ -54,10 +54,9 @@ def forecast(
     given = locals()
     import json
 
-    from ajet.reports.forecast import page
-    from ajet.reports.progress import make_progress
-    from ajet.runs.forecast.given import forecasted
-    from ajet.runs.jobs import forecast_layers, prepared
+    from ajet.backbones import make_progress, prepared
+    from ajet_advice.given import forecast_layers, forecasted
+    from ajet_advice.page import page
 
     with make_progress() as progress, prepared(forecast_layers(given), progress, services) as ready:
         found = forecasted(ready, given)

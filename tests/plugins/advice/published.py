@@ -21,7 +21,7 @@ from ajet.estimate.devices import DEVICES
 from ajet.estimate.layout import JobSizes, Layout, Phase
 from ajet.estimate.memory import BFLOAT16, FLOAT32, Training
 from ajet.estimate.shape import Shape, read_shape, shape_of_config
-from ajet.estimate.speed import Range, sampling_rate, speed
+from ajet_advice.speed import Range, sampling_rate, speed
 from ajet_local.backbone import PASS_SECONDS
 
 GB, GIB = 1e9, 1 << 30

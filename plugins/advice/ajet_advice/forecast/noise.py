@@ -7,17 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ajet.capture.context import passthrough
-from ajet.interfaces.backbone import Trainer
-from ajet.interfaces.judge import GroupJudge
-from ajet.job.job import Job
-from ajet.learning.batch import Selection, build_batch
-from ajet.learning.self_teacher import SelfTeacher
-from ajet.rollout.episode import Episode
-from ajet.rollout.groups import judged_groups, score
-from ajet.runs.runtime import Runtime
-from ajet.types import JudgeOutput
-from ajet.utils.threads import called
+from ajet import GroupJudge, Job, JudgeOutput, Trainer, passthrough
+from ajet.backbones import Episode, Runtime, Selection, SelfTeacher, build_batch, called, judged_groups, score
 
 MOST_REJUDGED = 16
 

@@ -6,14 +6,10 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from ajet.estimate.shape import read_shape
-from ajet.job.job import Job
-from ajet.job.models import model_source
-from ajet.rollout.episode import Episode
-from ajet.runs.check import warnings_of
-from ajet.runs.forecast.figures import Forecast
-from ajet.runs.forecast.steps import Probe
-from ajet.types import ConfigError
+from ajet import ConfigError, Job, model_source
+from ajet.backbones import Episode, read_shape, warnings_of
+from ajet_advice.forecast.figures import Forecast
+from ajet_advice.forecast.steps import Probe
 
 LEAST_SIGNAL = 0.1
 """Share of groups with different rewards below which hardly anything is learned."""

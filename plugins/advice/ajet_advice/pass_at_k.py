@@ -1,10 +1,9 @@
-"""What n episodes of each task say of groups of another size: pass@k, the share of groups with signal, and intervals.
+"""What n episodes of each task say of groups of another size: pass@k, and the share of groups with signal.
 
 pass@k is the unbiased estimator of Chen et al., "Evaluating Large Language Models Trained on Code", 2021
 (arXiv:2107.03374, eq. 1); the share of groups with signal is the same count over subsets. Groups larger than n are read off
 a beta-binomial distribution (J. G. Skellam, A probability distribution derived from the binomial distribution, Journal of
-the Royal Statistical Society B 10, 1948), fitted by moments. Intervals are those of E. B. Wilson (Probable inference, the
-law of succession, and statistical inference, Journal of the American Statistical Association 22, 1927).
+the Royal Statistical Society B 10, 1948), fitted by moments.
 """
 
 from __future__ import annotations
@@ -12,11 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
-
-Z = 1.96
-"""Standard errors of an interval that holds in 95 % of cases."""
-Interval = tuple[float, float, float]
-"""An estimate, and the lower and upper end of its interval."""
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:
@@ -51,13 +45,3 @@ def foreseen_signal(beta: tuple[float, float], size: int) -> float:
         return math.exp(sum(math.log((one + i) / (a + b + i)) for i in range(size)))
 
     return 1 - all_of(a) - all_of(b)
-
-
-def wilson(mean: float, n: float, z: float = Z) -> Interval:
-    """A mean of ``n`` independent values from 0 to 1, with its interval. For values between 0 and 1 it is too wide rather
-    than too narrow, because their variance is at most ``mean · (1 - mean)``. It is also right where all values are equal."""
-    if n <= 0:
-        return mean, 0.0, 1.0
-    centre = (mean + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(max(mean * (1 - mean), 0.0) / n + z * z / (4 * n * n))
-    return mean, max(0.0, centre - half), min(1.0, centre + half)

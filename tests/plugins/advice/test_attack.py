@@ -13,9 +13,9 @@ import pytest
 from ajet.interfaces.judge import FunctionJudge
 from ajet.interfaces.progress import Silent
 from ajet.rollout.episode import Episode, Plan
-from ajet.runs.forecast.attack import Hole, attack
 from ajet.tracker.record import EpisodeRecord
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
+from ajet_advice.forecast.attack import Hole, attack
 
 Judging = Callable[[Task, WorkflowOutput], Any]
 SUMS = [Task(f"t{i}", f"What is {i} + {i + 3}?", (), {"answer": str(2 * i + 3)}) for i in range(12)]

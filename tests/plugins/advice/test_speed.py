@@ -11,7 +11,8 @@ from ajet.estimate.devices import DEVICES, Gpus, named, parse_gpus
 from ajet.estimate.layout import JobSizes, Layout, Phase
 from ajet.estimate.memory import QUANTIZED
 from ajet.estimate.shape import read_shape
-from ajet.estimate.speed import (
+from ajet.types import ConfigError
+from ajet_advice.speed import (
     BANDWIDTH_USED,
     Range,
     requests_at_once,
@@ -19,11 +20,10 @@ from ajet.estimate.speed import (
     speed,
     training_operations,
 )
-from ajet.types import ConfigError
 from ajet_local.backbone import PASS_SECONDS, Local
-from tests.estimate.published import SPEEDS
+from tests.plugins.advice.published import SPEEDS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LLAMA = read_shape("meta-llama/Llama-3.1-8B")
 
 

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from ajet.interfaces.progress import Silent
-from ajet.runs.forecast.causes import _learning_rate, learning_rates
-from ajet.runs.forecast.noise import noise_of
-from ajet.runs.forecast.steps import Probe, Rate, steps_to
+from ajet_advice.forecast.causes import _learning_rate, learning_rates
+from ajet_advice.forecast.noise import noise_of
+from ajet_advice.forecast.steps import Probe, Rate, steps_to
+from tests.cli.conftest import Folder
 from tests.tiny import save_tiny_model
 from tests.tokenizers import thinker
-
-from .conftest import Folder
 
 JOB = """
 task: {reader: tasks.jsonl}

@@ -14,14 +14,8 @@ from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
 
-from ajet.capture.context import passthrough
-from ajet.interfaces.judge import Judge
-from ajet.job.job import Job
-from ajet.rollout.deadline import within
-from ajet.rollout.episode import Episode
-from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
-from ajet.utils.pass_at_k import wilson
-from ajet.utils.threads import called
+from ajet import EpisodeView, Job, Judge, JudgeOutput, Task, WorkflowOutput, passthrough
+from ajet.backbones import Episode, called, wilson, within
 
 MOST_TASKS = 12
 FULL = 0.5

@@ -6,22 +6,14 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ajet.estimate.devices import Gpus
-from ajet.interfaces.backbone import Trainer
-from ajet.interfaces.engine import Engine
-from ajet.job.job import Job
-from ajet.rollout.episode import Episode
-from ajet.rollout.groups import judged_groups
-from ajet.runs.check import Report, examined
-from ajet.runs.forecast.attack import Hole, attack
-from ajet.runs.forecast.causes import LEAST_SIGNAL, causes_of, suggestions_of
-from ajet.runs.forecast.figures import Forecast, mean_reward, passed, passes_by_k, signal_by_size
-from ajet.runs.forecast.noise import Gradient, JudgeNoise, gradient_of, judged_again
-from ajet.runs.forecast.steps import Probe, Rate, steps_to
-from ajet.runs.plan import Question, plan
-from ajet.runs.runtime import Runtime
-from ajet.utils.asyncrun import run
-from ajet.utils.pass_at_k import Interval
+from ajet import Engine, Job, Trainer
+from ajet.backbones import Episode, Gpus, Interval, Report, Runtime, asyncrun, examined, judged_groups
+from ajet_advice.forecast.attack import Hole, attack
+from ajet_advice.forecast.causes import LEAST_SIGNAL, causes_of, suggestions_of
+from ajet_advice.forecast.figures import Forecast, mean_reward, passed, passes_by_k, signal_by_size
+from ajet_advice.forecast.noise import Gradient, JudgeNoise, gradient_of, judged_again
+from ajet_advice.forecast.steps import Probe, Rate, steps_to
+from ajet_advice.plan import Question, plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +37,7 @@ def forecast(
 ) -> Forecast:
     """Run a few episodes and say what they mean for training. ``trainer``, whose engine is ``engine``, measures gradients and is
     left with useless optimizer state. ``probe`` are steps that were trained before. Raises AjetError."""
-    return run(_forecast(job, engine, asked, trainer, probe), job.progress.say)
+    return asyncrun.run(_forecast(job, engine, asked, trainer, probe), job.progress.say)
 
 
 async def _forecast(

@@ -1,0 +1,1 @@
+"""The commands `ajet forecast` and `ajet plan`."""

@@ -1,0 +1,44 @@
+"""A forecast from the arguments of `ajet forecast` or `ajet.forecast`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ajet import Backbone, ConfigError, Engine, Job, Trainer
+from ajet.backbones import Layers, checking_engine, job_of, parse_gpus, trainer_of
+from ajet_advice.forecast.figures import Forecast
+from ajet_advice.forecast.forecast import Asked, forecast
+from ajet_advice.forecast.steps import probe
+
+
+def forecast_layers(given: Mapping[str, Any]) -> Layers:
+    """The job to forecast: only its training tasks are run, and no weights change. Raises ConfigError."""
+    given = {**given, "episodes": None}  # of the forecast, not of a validation
+    return job_of(given, {"task.validation": None}, "ajet forecast")
+
+
+def forecasted(job: Job, given: Mapping[str, Any]) -> Forecast:
+    """The forecast of a job. Raises AjetError."""
+    if given["probe"] is not None and given.get("answers") is not None:
+        raise ConfigError("probe= and answers=", "exclude each other: a probe trains the job's model.")
+    minutes, gpus = given["minutes"], given["gpus"]
+    asked = Asked(
+        episodes=given["episodes"],
+        seconds=None if minutes is None else minutes * 60,
+        target=given["target"],
+        attack=given["attack"],
+        gpus=None if gpus is None else parse_gpus(gpus),
+    )
+    probed = None if given["probe"] is None else probe(job, given["probe"])
+    engine, trainer = _engine(job, given)
+    return forecast(job, engine, asked, trainer=trainer, probe=probed)
+
+
+def _engine(job: Job, given: Mapping[str, Any]) -> tuple[Engine, Trainer | None]:
+    """What answers in a forecast, and what measures gradients: a trainer, if the job's backbone gives one to the core and no
+    file of ``answers`` is given."""
+    if given.get("answers") is not None or type(job.backbone).trainer is Backbone.trainer:
+        return checking_engine(job, given), None
+    trainer = trainer_of(job)
+    return trainer.engine, trainer
