@@ -98,7 +98,7 @@ ENVIRONMENTS: dict[str, Environment | Library] = {
     "openai-3": Environment(("openai>=3,<4",), *SDK),
     "agentscope-1": Environment(
         ("agentscope==1.0.21", "openai<3", "mcp<2", "greenlet", "tqdm"),
-        ("agentscope", "local", "loggers", "prompts", "readers[huggingface]"),
+        ("agentscope", "environments", "local", "loggers", "prompts", "readers[huggingface]"),
         ("tests/plugins/agentscope", "tests/examples/test_agentscope_tuner.py"),
     ),
     "frameworks-openai-3": frameworks(
@@ -210,7 +210,11 @@ def make(name: str, environment: Environment) -> Path:
     given = ("-c", str(constraints))
     plugins = [part for plugin in environment.plugins for part in ("-e", f"plugins/{plugin}")]
     install(python, "-e", ".", *plugins, *environment.packages, *TESTS, *RENDERERS[1:], *given)
-    others = [part for name in ("local", "readers", "judges", "audit") for part in ("-e", f"plugins/{name}")]
+    others = [
+        part
+        for name in ("local", "environments", "readers", "judges", "audit")
+        for part in ("-e", f"plugins/{name}")
+    ]
     install(python, "--no-deps", *others)
     install(python, "--no-deps", RENDERERS[0], *given)
     stamp.write_text(wanted)

@@ -118,10 +118,14 @@ from ajet.capture.answers import Answerer as Answerer, Choice as Choice
 from ajet.capture.clients import httpx as httpx, install_translated as install_translated
 from ajet.capture.clients.translated import Matcher as Matcher
 from ajet.capture.context import answering_episode as answering_episode, passing_through as passing_through
-from ajet.capture.gateway.listening import listen as listen, url_of as url_of, warn_of_network as warn_of_network
+from ajet.capture.gateway.bodies import Bodies as Bodies, Gone as Gone
+from ajet.capture.gateway.http_server import BACKLOG as BACKLOG, make_protocol as make_protocol
+from ajet.capture.gateway.listening import QUEUED as QUEUED, listen as listen, url_of as url_of, warn_of_network as warn_of_network
 from ajet.capture.gateway.metrics import exposition as exposition, labelled as labelled
+from ajet.capture.gateway.origin import foreign as foreign
 from ajet.capture.gateway.server import Admitted as Admitted, Gateway as Gateway, Page as Page
 from ajet.capture.gateway.stopping import stopped as stopped
+from ajet.capture.limits import LARGE_BODY as LARGE_BODY
 from ajet.capture.off_loop import off_loop as off_loop
 from ajet.capture.portal import Portal as Portal
 from ajet.capture.process.garbage import rare_full_collections as rare_full_collections
@@ -132,6 +136,7 @@ from ajet.capture.stream_buffer import Emit as Emit
 from ajet.capture.targets import Target as Target, choose_target as choose_target
 from ajet.capture.wires import Answer as Answer, ChatRequest as ChatRequest, Refused as Refused, Wire as Wire
 from ajet.capture.wires.builtin import BUILTIN_WIRES as BUILTIN_WIRES
+from ajet.capture.wires.fields import read_object as read_object
 from ajet.capture.wires.unanswered import Unanswered as Unanswered, find_unanswered as find_unanswered
 
 # Chats: templates, messages, images

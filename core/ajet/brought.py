@@ -15,5 +15,6 @@ def __getattr__(name: str) -> Any:
     if not (hint := remedy("name", name)):
         raise AttributeError(f"module 'ajet.brought' has no attribute {name!r}")
     for entry in importlib.metadata.entry_points(group="ajet.names", name=name):
-        return entry.load()
+        value = globals()[name] = entry.load()
+        return value
     raise ConfigError(f"ajet.{name} is not installed.{hint}")

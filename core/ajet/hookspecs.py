@@ -13,6 +13,7 @@ where ``run`` is a function with typer's annotations or a `typer.Typer`. `ajet -
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ajet.capture.hook import Capture
     from ajet.capture.wires import Wire
     from ajet.interfaces.base import Plugin
-    from ajet.interfaces.events import CheckpointSaved, EpisodeEnd, RunEnd, RunStart, StepEnd
+    from ajet.interfaces.events import Attempt, CheckpointSaved, EpisodeEnd, RunEnd, RunStart, StepEnd
     from ajet.interfaces.source import EpisodeSource
     from ajet.interfaces.workflow import LoadedWorkflow
     from ajet.types import Finding
@@ -84,15 +85,10 @@ def ajet_resolve_agent(episode: str, request: Mapping[str, Any]) -> str | None:
 
 
 @hookspec
-def ajet_attempt_start(episode: str) -> None:
-    """An attempt at an episode begins, in the context in which its workflow will run. An exception
-    fails the attempt."""
-
-
-@hookspec
-def ajet_attempt_end(episode: str, failure: str | None) -> None:
-    """An attempt at an episode has ended; ``failure`` is its cause or None. An exception is counted,
-    never raised."""
+def ajet_attempt(attempt: Attempt) -> AbstractAsyncContextManager[Any]:  # type: ignore[empty-body]
+    """An asynchronous context manager around an attempt at an episode. It is entered in the context that the workflow
+    inherits; an exception fails the attempt. It is left when the attempt has ended, however it did: ``attempt.failure``
+    says how, and what it adds to ``attempt.metadata`` is added to the output's. Then an exception is counted, never raised."""
 
 
 # ------------------------------------------------------------------ events of a training run (`ajet.interfaces.events`)

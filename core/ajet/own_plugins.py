@@ -9,7 +9,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "advice": {"command": "forecast plan", "name": "Forecast aforecast forecast"},
     "agentscope": {"logger": "agentscope_layout agentscope_studio"},
     "audit": {"command": "audit"},
-    "environments": {"reader": "library", "workflow": "chat library"},
+    "environments": {"name": "environments", "reader": "library", "workflow": "chat library"},
     "harbor": {"judge": "harbor", "reader": "harbor", "workflow": "harbor"},
     "judges": {
         "command": "judge",

@@ -85,6 +85,10 @@ class Plugins:
             marked = self.manager.parse_hookimpl_opts(plugin, name) is not None
             if marked and name.removeprefix("ajet_") in _EARLIER.split():
                 raise TypeError(f"{name}: no such hook; return the classes from ajet_plugins instead")
+            if marked and name in ("ajet_attempt_start", "ajet_attempt_end"):
+                raise TypeError(
+                    f"{name}: no such hook; return a context manager around the attempt from ajet_attempt"
+                )
             if marked and name not in known:
                 raise TypeError(f"{name}: no such hook{nearest(name, known)}")
             if not marked and name in known and inspect.isroutine(getattr(plugin, name)):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import ajet
+from ajet import brought, environments
 from tests.pages import blocks, files, page
 
 PAGE = page("docs/python.md")
@@ -70,9 +71,17 @@ def test_the_module_shows_its_public_names_only() -> None:
 
 def test_a_name_whose_plugin_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: importlib.metadata.EntryPoints())
-    monkeypatch.delitem(vars(ajet), "forecast", raising=False)
+    for names in (vars(ajet), vars(brought)):
+        for name in ("environments", "forecast"):
+            if name in names and names[name] is not environments:
+                monkeypatch.delitem(names, name)
     with pytest.raises(
         ajet.ConfigError, match=r"^ajet\.forecast is not installed\. .* pip install 'ajet\[advice\]'\.$"
     ):
         _ = ajet.forecast
+    with pytest.raises(
+        ajet.ConfigError,
+        match=r"^ajet\.environments is not installed\. .* pip install 'ajet\[environments\]'\.$",
+    ):
+        _ = environments.serve
     assert not hasattr(ajet, "foretell")

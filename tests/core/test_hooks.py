@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -32,6 +33,7 @@ from ajet import (
 from ajet import plugins as plugin_module
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.interfaces.backbone import Capabilities, RunResult
+from ajet.interfaces.events import Attempt
 from ajet.interfaces.progress import Silent, current_progress
 from ajet.job.config import Layers
 from ajet.job.job import Job
@@ -69,6 +71,21 @@ async def half(task):
 def plugin(name: str, **hooks: Callable[..., Any]) -> Any:
     """A plugin module with these hooks."""
     return SimpleNamespace(__name__=name, **{hook: hookimpl(function) for hook, function in hooks.items()})
+
+
+def around(
+    start: Callable[[Attempt], object] = lambda attempt: None,
+    end: Callable[[Attempt], object] = lambda attempt: None,
+) -> Callable[[Attempt], AbstractAsyncContextManager[None]]:
+    """A hook `ajet_attempt`."""
+
+    @asynccontextmanager
+    async def hook(attempt: Attempt) -> AsyncIterator[None]:
+        start(attempt)
+        yield
+        end(attempt)
+
+    return hook
 
 
 class Lines(Silent):
@@ -264,7 +281,7 @@ def test_the_start_of_an_episode_runs_in_the_context_of_its_workflow(
     current: ContextVar[str] = ContextVar("current", default="outside")
     training.attach(
         "framework",
-        ajet_attempt_start=lambda episode: current.set(f"inside {episode}") and None,
+        ajet_attempt=around(lambda attempt: current.set(f"inside {attempt.episode}")),
         ajet_resolve_agent=lambda: current.get(),
     )
     lines = training.journal(training.run(workflow, steps=1))
@@ -277,8 +294,10 @@ def test_start_and_end_are_told_of_every_attempt_with_its_failure(training: Trai
     ended: list[tuple[str, str | None]] = []
     training.attach(
         "framework",
-        ajet_attempt_start=lambda episode: started.append(episode),
-        ajet_attempt_end=lambda episode, failure: ended.append((episode, failure)),
+        ajet_attempt=around(
+            lambda attempt: started.append(attempt.episode),
+            lambda attempt: ended.append((attempt.episode, attempt.failure)),
+        ),
     )
     lines = training.journal(training.run(steps=1))
     assert sorted(started) == sorted(line["id"] for line in lines)
@@ -300,10 +319,10 @@ def test_a_run_tells_the_first_failure_of_a_cause_at_once(training: Training) ->
 
 
 def test_an_exception_at_an_episodes_end_is_counted_and_ends_nothing(training: Training) -> None:
-    def end(episode: str) -> None:
+    def end(attempt: Attempt) -> None:
         raise RuntimeError("no luck")
 
-    training.attach("framework", ajet_attempt_end=end)
+    training.attach("framework", ajet_attempt=around(end=end))
     lines = training.journal(training.run(steps=1))
     assert [line["counters"]["attempt_end_failed"] for line in lines] == [1] * 4
     assert all(line["failure"] is None for line in lines)
@@ -312,12 +331,12 @@ def test_an_exception_at_an_episodes_end_is_counted_and_ends_nothing(training: T
 def test_an_exception_at_an_episodes_start_fails_that_attempt_only(training: Training) -> None:
     started: list[str] = []
 
-    def start(episode: str) -> None:
-        started.append(episode)
+    def start(attempt: Attempt) -> None:
+        started.append(attempt.episode)
         if len(started) <= 2:
             raise RuntimeError("not ready")
 
-    training.attach("framework", ajet_attempt_start=start)
+    training.attach("framework", ajet_attempt=around(start))
     lines = training.journal(training.run(steps=1))
     assert all(line["failure"] is None for line in lines)
     assert sorted(line["attempt"] for line in lines) == [0, 0, 1, 1]
@@ -622,10 +641,14 @@ def test_a_broken_entry_point_is_listed_and_fails_only_jobs_that_name_it(
     ("hooks", "said"),
     [
         ({"ajet_plugin": lambda: [Always]}, "ajet_plugin: no such hook; did you mean 'ajet_plugins'"),
+        (
+            {"ajet_attempt_end": lambda episode: None},
+            "return a context manager around the attempt from ajet_attempt",
+        ),
         ({"ajet_step_end": lambda evnet: None}, "evnet"),
         ({"ajet_handles": lambda: 1 / 0}, "ZeroDivisionError"),
     ],
-    ids=["a misspelt hook", "a misspelt argument", "a hook that raises"],
+    ids=["a misspelt hook", "an earlier hook", "a misspelt argument", "a hook that raises"],
 )
 def test_a_plugin_is_checked_when_it_registers_and_taken_whole_or_not_at_all(
     entry_points: Callable[..., Plugins], hooks: dict[str, Any], said: str
@@ -634,12 +657,12 @@ def test_a_plugin_is_checked_when_it_registers_and_taken_whole_or_not_at_all(
     bad = plugin(
         "bad",
         ajet_plugins=lambda: [Always],
-        ajet_attempt_start=lambda episode: called.append(episode),
+        ajet_doctor=lambda: called.append("doctor") or [],
         **hooks,
     )
     plugins = entry_points(bad=lambda: bad)
     (broken,) = plugins.broken
     assert said in broken.error
     assert ("judge", "always") not in plugins.classes
-    plugins.manager.hook.ajet_attempt_start(episode="e")
+    plugins.manager.hook.ajet_doctor()
     assert called == []

@@ -1,4 +1,4 @@
-"""What happens in a training run, as loggers and hooks receive it: one frozen class for each event.
+"""What happens in a training run, as loggers and hooks receive it: one frozen class for each event, and `Attempt`.
 
 Every event names its run folder. `ajet run`, `ajet.run` and `ajet.open` send the same events, one at a time and in the
 process that called them. The backbone verl sends them, too; the backbone debug trains nothing and sends none.
@@ -38,6 +38,18 @@ class RunStart:
     def tags(self) -> list[str]:
         """The run's tags."""
         return list(self.config.get("run", {}).get("tags", ()))
+
+
+@dataclass(slots=True)
+class Attempt:
+    """An attempt at an episode, as the hook `ajet_attempt` gets it."""
+
+    episode: str
+    """The id of the episode."""
+    failure: str | None = "cancelled"
+    """Once it has ended: the cause of its failure, None if it has not failed, "cancelled" if its run ends before it does."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """What is added to the metadata of the workflow's output, whose own keys take precedence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

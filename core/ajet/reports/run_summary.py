@@ -37,7 +37,7 @@ MEANINGS = {
     "refused": "calls that were refused",
     "tokens_not_received": "sampled tokens of answers that no client got",
     "judge_check_failed": "episodes that the second judge (judge_check) could not judge",
-    "attempt_end_failed": "plugins that failed at the end of an attempt (ajet_attempt_end)",
+    "attempt_end_failed": "plugins that failed at the end of an attempt (ajet_attempt)",
 }
 """Explanations of counters, by name or by the part before the colon."""
 

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from ajet.capture.judge_calls import JudgeCall
 from ajet.capture.process.printed import Printed, printed_by_episode
 from ajet.capture.process.uncaptured import Listener, Missed
 from ajet.capture.session import Session, current_session
-from ajet.environments.client import Leases, current_leases
+from ajet.interfaces.events import Attempt
 from ajet.interfaces.prompts import Prompts, current_prompts
 from ajet.interfaces.workflow import LoadedWorkflow, Tuner, WorkflowFailed, coerce_output
 from ajet.rollout.deadline import DeadlinePassed, within
@@ -147,7 +148,7 @@ class EpisodeRunner:
     timeout: float
     board: Board
     hook: Any
-    """The plugin manager's hook caller, for `ajet_attempt_start` and `ajet_attempt_end`."""
+    """The plugin manager's hook caller, for `ajet_attempt`."""
     excused: Callable[[str], float] = lambda episode: 0.0
     """Returns the seconds of an episode that its deadline does not count."""
     missed: Listener | None = None
@@ -169,46 +170,18 @@ class EpisodeRunner:
         session.on_change = lambda: self.board.set(plan.id, "engine" if session.in_flight else "workflow")
         self.capture.open(session)
         self.board.set(plan.id, "workflow")
-        output, failed = WorkflowOutput(), None
-        leases, prompts, printed = Leases(), Prompts(self.prompts), Printed()
-        excused = self.excused(plan.id)  # by earlier attempts
+        prompts, printed = Prompts(self.prompts), Printed()
+        told, entered = Attempt(plan.id), list[AbstractAsyncContextManager[Any]]()
         try:
-            output = coerce_output(
-                await within(
-                    self._deadline(),
-                    self._execute(plan, session, leases, prompts, printed),
-                    lambda: self.excused(plan.id) - excused,
-                    f"the workflow of episode {plan.id}",
-                    asyncio.wrap_future(session.replay.diverged) if session.replay else None,
-                )
-            )
-        except DeadlinePassed:
-            text = f"no result within {self.timeout:g} s; {self.board.describe(1)}"
-            failed = Failure(FailureKind.TIMEOUT, text=text)
-        except ContractBroken:
-            raise
-        except Exception as exception:
-            failed = workflow_failure(exception)
+            output, failed, missed = await self._ended(plan, session, told, entered, prompts, printed)
+            told.failure = failed.cause if failed else None
         finally:
-            await self.capture.end(session)
-            await leases.release_all()
-            self.board.set(plan.id, None)
-            missed = self.missed.end(session.key) if self.missed else ()
-        received = sampled(call for call in session.record.calls if not call.replayed)
-        if lost := session.sampled - received:  # `ajet audit` asks where every token went
-            session.counters["tokens_not_received"] = lost
-        calls = self.workflow.calls_model and not self.own_models
-        failed = _explain(session, failed, missed, self.workflow if calls else None)
-        if leases.score is not None:
-            output = replace(output, metadata={"score": leases.score, **output.metadata})
+            await _leave(entered, session)
+        if told.metadata:
+            output = replace(output, metadata={**told.metadata, **output.metadata})
         if self.finds_side_calls:
             for call in side_calls(session.record, (output.response, output.metadata)):
                 call.side = True
-        try:
-            self.hook.ajet_attempt_end(episode=plan.id, failure=failed.cause if failed else None)
-        except Exception as exception:
-            session.counters["attempt_end_failed"] += 1
-            log.debug("ajet_attempt_end: %r", exception)
         replayed = {call.number for call in session.record.calls if call.replayed}
         return Episode(
             replace(plan, fork=plan.fork and replace(plan.fork, record=None)),
@@ -227,20 +200,59 @@ class EpisodeRunner:
             memory=session.memory,
         )
 
-    async def _execute(
-        self, plan: Plan, session: Session, leases: Leases, prompts: Prompts, printed: Printed
-    ) -> Any:
+    async def _ended(
+        self,
+        plan: Plan,
+        session: Session,
+        told: Attempt,
+        entered: list[AbstractAsyncContextManager[Any]],
+        prompts: Prompts,
+        printed: Printed,
+    ) -> tuple[WorkflowOutput, Failure | None, tuple[Missed, ...]]:
+        """The workflow's output, why it failed, and the connections that capture has missed. What plugins have ``entered`` is left
+        by the caller."""
+        output, failed = WorkflowOutput(), None
+        excused = self.excused(plan.id)  # by earlier attempts
+        try:
+            for manager in self.hook.ajet_attempt(attempt=told):
+                await manager.__aenter__()
+                entered.append(manager)
+            output = coerce_output(
+                await within(
+                    self._deadline(),
+                    self._execute(plan, session, prompts, printed),
+                    lambda: self.excused(plan.id) - excused,
+                    f"the workflow of episode {plan.id}",
+                    asyncio.wrap_future(session.replay.diverged) if session.replay else None,
+                )
+            )
+        except DeadlinePassed:
+            text = f"no result within {self.timeout:g} s; {self.board.describe(1)}"
+            failed = Failure(FailureKind.TIMEOUT, text=text)
+        except ContractBroken:
+            raise
+        except Exception as exception:
+            failed = workflow_failure(exception)
+        finally:
+            await self.capture.end(session)
+            self.board.set(plan.id, None)
+            missed = self.missed.end(session.key) if self.missed else ()
+        received = sampled(call for call in session.record.calls if not call.replayed)
+        if lost := session.sampled - received:  # `ajet audit` asks where every token went
+            session.counters["tokens_not_received"] = lost
+        calls = self.workflow.calls_model and not self.own_models
+        return output, _explain(session, failed, missed, self.workflow if calls else None), missed
+
+    async def _execute(self, plan: Plan, session: Session, prompts: Prompts, printed: Printed) -> Any:
         frozen = tuple(t.name for t in self.answerer.targets if t.model)
         tuner = Tuner(BASE_URL, session.key, self.handles, frozen, session.limit)
         # Set in the context of this attempt's own task, which ends with it: nothing needs a reset.
         current_session.set(session)
-        current_leases.set(leases)
         current_prompts.set(prompts)
         printed_by_episode.set(printed)
         passing_through.set(self.own_models)
         if self.missed:
             self.missed.begin(session.key)
-        self.hook.ajet_attempt_start(episode=plan.id)
         if self.workflow.is_async:
             returned = await self.workflow.fresh()(plan.task, tuner)
         else:
@@ -263,6 +275,16 @@ class EpisodeRunner:
 
     def _deadline(self) -> float | None:
         return None if under_debugger() else self.timeout
+
+
+async def _leave(entered: Sequence[AbstractAsyncContextManager[Any]], session: Session) -> None:
+    """Leave the context managers of plugins, the last one first. An exception is counted."""
+    for manager in reversed(entered):
+        try:
+            await manager.__aexit__(None, None, None)
+        except Exception as exception:
+            session.counters["attempt_end_failed"] += 1
+            log.debug("ajet_attempt: %r", exception)
 
 
 def _fork_replay(plan: Plan) -> ForkReplay | None:

@@ -23,20 +23,20 @@ _WHERE = {
 __all__ = list(_WHERE)
 
 if TYPE_CHECKING:
-    from ajet.environments.client import Environment as Environment
-    from ajet.environments.client import SyncEnvironment as SyncEnvironment
-    from ajet.environments.client import environment as environment
-    from ajet.environments.client import task_ids as task_ids
-    from ajet.environments.protocol import EnvironmentFailed as EnvironmentFailed
-    from ajet.environments.protocol import State as State
-    from ajet.environments.server import ServedEnvironment as ServedEnvironment
-    from ajet.environments.server import serve as serve
-    from ajet.environments.server import serving as serving
+    from ajet_environments.service.client import Environment as Environment
+    from ajet_environments.service.client import SyncEnvironment as SyncEnvironment
+    from ajet_environments.service.client import environment as environment
+    from ajet_environments.service.client import task_ids as task_ids
+    from ajet_environments.service.protocol import EnvironmentFailed as EnvironmentFailed
+    from ajet_environments.service.protocol import State as State
+    from ajet_environments.service.server import ServedEnvironment as ServedEnvironment
+    from ajet_environments.service.server import serve as serve
+    from ajet_environments.service.server import serving as serving
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'ajet.environments' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"ajet.environments.{_WHERE[name]}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
     globals()[name] = value
     return value

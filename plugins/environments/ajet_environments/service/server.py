@@ -22,15 +22,20 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from ajet.capture.gateway.bodies import Bodies, Gone
-from ajet.capture.gateway.listening import QUEUED, listen, url_of
-from ajet.capture.gateway.origin import foreign
-from ajet.capture.gateway.stopping import stopped
-from ajet.capture.limits import LARGE_BODY
-from ajet.capture.off_loop import off_loop
-from ajet.capture.wires import Refused
-from ajet.capture.wires.fields import read_object
-from ajet.environments.protocol import PATHS, State
+from ajet.backbones import (
+    LARGE_BODY,
+    QUEUED,
+    Bodies,
+    Gone,
+    Refused,
+    foreign,
+    listen,
+    off_loop,
+    read_object,
+    stopped,
+    url_of,
+)
+from ajet_environments.service.protocol import PATHS, State
 
 log = logging.getLogger("ajet")
 
@@ -434,7 +439,7 @@ def _failed(error: str) -> bytes:
 def _config(app: EnvironmentServer) -> Any:
     import uvicorn
 
-    from ajet.capture.gateway.http_server import BACKLOG, make_protocol
+    from ajet.backbones import BACKLOG, make_protocol
 
     return uvicorn.Config(
         app,

@@ -8,13 +8,14 @@ import logging
 import ssl
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from ajet.capture.context import passthrough
-from ajet.environments.protocol import EnvironmentFailed, State, state_of
-from ajet.types import Task
+from ajet import Task, passthrough
+from ajet.interfaces.events import Attempt
+from ajet_environments.service.protocol import EnvironmentFailed, State, state_of
 
 log = logging.getLogger("ajet")
 
@@ -164,6 +165,20 @@ class Leases:
 
 
 current_leases: ContextVar[Leases | None] = ContextVar("ajet_leases", default=None)
+
+
+@asynccontextmanager
+async def leasing(attempt: Attempt) -> AsyncIterator[None]:
+    """A block around an attempt at an episode: what it opens is released after it, and its score is noted."""
+    leases = Leases()
+    before = current_leases.set(leases)
+    try:
+        yield
+    finally:
+        current_leases.reset(before)
+        await leases.release_all()
+        if leases.score is not None:
+            attempt.metadata["score"] = leases.score
 
 
 class Environment:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ajet.types import AjetError
+from ajet import AjetError
 
 PATHS = ("/get_env_profile", "/create", "/step", "/evaluate", "/get_info", "/release")
 

@@ -14,8 +14,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from ajet.environments import server as service
 from ajet.environments import serving
+from ajet_environments.service import server as service
 from tests.patience import PATIENCE
 
 from .conftest import Counting, health, settled
