@@ -89,8 +89,12 @@ print(pickle.dumps(JobSpec.of(prepare(layers), dumps)).hex())
 """
 
 
-def test_functions_and_judges_of_a_script_reach_another_process(tmp_path: Path) -> None:
+def test_functions_and_judges_of_a_script_reach_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("cloudpickle")
+    monkeypatch.chdir(tmp_path)  # `open` changes both
+    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE

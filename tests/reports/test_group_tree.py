@@ -18,7 +18,7 @@ from ajet.reports.text import describe_episode, group_lines
 from ajet.reports.token_text import TokenText
 from ajet.rollout.batch_record import batch_file, trained_advantages
 from ajet.rollout.episode import Fork
-from tests.plugins.audit.conftest import Runs, runs  # noqa: F401
+from tests.plugins.audit.conftest import Runs, runs, saved_tokenizer  # noqa: F401
 from tests.plugins.audit.test_forks import FORKED, by_member, steady, varied
 
 

@@ -290,7 +290,7 @@ def test_bfloat16_trains_float32_weights_and_samples_from_a_copy(model, tokenize
         )
         before = weights(made)
         assert {p.dtype for p in made.model.parameters()} == {torch.float32}
-        loss = batch(SAMPLES, loss=negative_log_likelihood, learning_rate=1.0)
+        loss = batch(SAMPLES, loss=negative_log_likelihood, learning_rate=4.0)
         metrics = made.update(replace(loss, needs=frozenset({"reference"})))
         assert np.isfinite(metrics["loss"]) and metrics["optimizer_steps"] == 1
         asyncio.run(made.publish())
