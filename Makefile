@@ -132,6 +132,7 @@ ON_CPU := VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda VLLM_CPU_KVCACHE_SPACE=1 VLL
 
 test-verl: .venv-verl/.installed ## the backbone verl: jobs on this CPU, through Ray, vLLM and FSDP; and the engine vllm
 	$(ON_CPU) timeout -k 20 7200 .venv-verl/bin/python -m pytest tests/plugins/verl tests/plugins/vllm -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(TIER) $(ARGS)
+	$(if $(ARGS),,@python3 tools/passed.py verl --record)
 
 verify-verl: .venv-verl/.installed ## the slow tests with verl: does a job learn, two nodes, kill and resume
 	$(ON_CPU) timeout -k 20 14400 .venv-verl/bin/python -m pytest tests/plugins/verl tests/plugins/vllm -m slow -s $(ARGS)
@@ -148,6 +149,7 @@ TRINITY_ON_CPU := TRINITY_PLATFORM=cpu VERL_USE_EXTERNAL_MODULES=ajet_trinity_cp
 
 test-trinity: .venv-trinity/.installed ## the backbone trinity on this CPU: the math example's first steps, gradients, failures (ARGS="-m slow")
 	$(TRINITY_ON_CPU) timeout -k 20 7200 .venv-trinity/bin/python -m pytest tests/plugins/trinity -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(TIER) $(ARGS)
+	$(if $(ARGS),,@python3 tools/passed.py trinity --record)
 
 verify-trinity: .venv-trinity/.installed ## does the math example learn with Trinity as its trainer? One JSON object at the end
 	$(TRINITY_ON_CPU) timeout -k 20 7200 .venv-trinity/bin/python $(SAVED) bench/trinity_learning.py $(ARGS)
