@@ -86,7 +86,7 @@ examples: $(ALL_INSTALLED) ## the agents of examples/ that learn, one after the 
 # threads would fight for the same cores. A process that crashes ends the run, which names the test: pytest-xdist starts
 # another one, but then may wait forever for the tests that the crashed one had left.
 PROCESSES = $$(( $$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONLN) + 1 : 5 ))
-test: $(ALL_INSTALLED) $(NODE_INSTALLED) $(BUBBLEWRAP_TRIED) ## the fast tests, about twelve minutes on two cores (ARGS="-k name" for some)
+test: $(ALL_INSTALLED) $(NODE_INSTALLED) $(BUBBLEWRAP_TRIED) ## the fast tests, a quarter of an hour on two slow cores (ARGS="-k name" for some)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-changed: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the fast tests of the core or the plugins that differ from main (ARGS="-k name")
