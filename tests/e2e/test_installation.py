@@ -30,6 +30,9 @@ def command_of(page: str, word: str) -> list[str]:
             "local"
         ]
     here = [re.sub(r"^ajet-plugin-([\w-]+).*", _folder, re.sub(r"^ajet\[", "./[", one)) for one in asked]
+    for folder in [one for one in here if one.startswith("./plugins/")]:
+        needed = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]["dependencies"]
+        here += [_folder(plugin) for one in needed if (plugin := re.match(r"^ajet-plugin-([\w-]+).*", one))]
     return list(dict.fromkeys(here))
 
 
