@@ -103,7 +103,7 @@ test-slow: $(ALL_INSTALLED) $(NODE_INSTALLED) $(BUBBLEWRAP_TRIED) ## the other c
 test-templates: $(ALL_INSTALLED) ## every family of models: calls, tool loops, thoughts, stops; docs/models.md (ARGS=--record writes it)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/chat -m "slow or not slow" -n $(PROCESSES) --max-worker-restart 0 --dist worksteal $(ARGS)
 
-# What an environment of its own is for, it tests with `make test-whole`'s tests too.
+# `make test-whole` runs in .venv alone, so the other environments run their tests with the mark `whole` themselves.
 TIER := -m "not slow and not gpu"
 
 # vLLM pins torch and half of PyPI, and verl vLLM, so each gets an environment of its own. Only uv takes overrides, and

@@ -3,25 +3,21 @@
     python tools/passed.py verl                 # exit code 0 if they have; CI_ALL=1: always 1
     python tools/passed.py verl --record        # they have just passed: make test-verl does this
 
-What counts is the content of the core, of the plugins that the environment installs, and of the tests; `tests/plugins/NAME/passed` has
-its checksum and belongs to the commit.
+`tests/plugins/NAME/passed` has the checksum of all that these tests may depend on, and belongs to the commit.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-INSTALLED = {
-    "verl": "openai_sdk environments readers judges local loggers verl vllm online audit advice",
-    "trinity": "openai_sdk environments readers judges local loggers trinity",
-}
-"""Its plugins, as in the Makefile."""
-TESTS = {"verl": "verl vllm", "trinity": "trinity"}
+SHARED = ("core", "examples/math", "tests", "pyproject.toml", "constraints.txt", "Makefile")
+"""Files and folders on which the tests of each environment depend, beside its plugins and its page of docs/."""
 
 
 def main() -> None:
@@ -40,14 +36,13 @@ def main() -> None:
 
 
 def checksum(name: str) -> str:
-    """Of names and contents of all files on which the tests with ``name`` depend, as git knows them."""
-    folders = ["core", *(f"plugins/{plugin}" for plugin in INSTALLED[name].split())]
-    folders += [f"tests/plugins/{tested}" for tested in TESTS[name].split()]
+    """Of names and contents of all files on which the tests with ``name`` may depend, of those that git tracks."""
+    (plugins,) = re.findall(rf"^OF_{name.upper()} := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     tracked = _git(
-        "ls-files", "--", "pyproject.toml", *folders, ":(glob)tests/*.py", ":(glob)tests/plugins/*.py"
+        "ls-files", "--", *SHARED, f"docs/{name}.md", *(f"plugins/{one}" for one in plugins.split())
     )
     total = hashlib.sha256()
-    for path in sorted(path for path in tracked if not path.endswith((".md", "/passed"))):
+    for path in sorted(path for path in tracked if not path.endswith("/passed")):
         content = (ROOT / path).read_bytes()
         total.update(f"{path} {hashlib.sha256(content).hexdigest()}\n".encode())
     return total.hexdigest()

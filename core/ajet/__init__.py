@@ -31,7 +31,7 @@ _WHERE = {
     "Evaluation": "api.results",
     "Filter": "interfaces.filter",
     "Finding": "types",
-    "Forecast": "brought",
+    "Forecast": "plugin_names",
     "Group": "api.learner",
     "GroupJudge": "interfaces.judge",
     "Job": "job.job",
@@ -64,7 +64,7 @@ _WHERE = {
     "WorkflowPlugin": "interfaces.workflow",
     "acheck": "api.jobs",
     "aevaluate": "api.jobs",
-    "aforecast": "brought",
+    "aforecast": "plugin_names",
     "arun": "api.jobs",
     "aselect_model": "api.selection",
     "atune_prompt": "api.prompts",
@@ -73,7 +73,7 @@ _WHERE = {
     "dpo": "api.jobs",
     "evaluate": "api.jobs",
     "find_recipe": "job.models",
-    "forecast": "brought",
+    "forecast": "plugin_names",
     "hookimpl": "hookspecs",
     "label": "capture.context",
     "list_runs": "api.results",
@@ -89,7 +89,7 @@ _WHERE = {
     "tune_prompt": "api.prompts",
 }
 # Without those of plugins, so that `import *` works where these are not installed.
-__all__ = [name for name, where in _WHERE.items() if where != "brought"]
+__all__ = [name for name, where in _WHERE.items() if where != "plugin_names"]
 _EARLIER = ("AgentJetJob", "AjetTuner", "BaseJudge", "WorkflowTask", "bp")
 """Names of programs that were written for the earlier AgentJet (`ajet.earlier`)."""
 
@@ -122,9 +122,6 @@ if TYPE_CHECKING:
     from ajet.api.selection import select_model as select_model
     from ajet.api.serving import Server as Server
     from ajet.api.serving import serve as serve
-    from ajet.brought import Forecast as Forecast
-    from ajet.brought import aforecast as aforecast
-    from ajet.brought import forecast as forecast
     from ajet.capture.context import label as label
     from ajet.capture.context import passthrough as passthrough
     from ajet.earlier.programs import AgentJetJob as AgentJetJob
@@ -161,6 +158,9 @@ if TYPE_CHECKING:
     from ajet.job.job import Job as Job
     from ajet.job.models import find_recipe as find_recipe
     from ajet.job.models import model_source as model_source
+    from ajet.plugin_names import Forecast as Forecast
+    from ajet.plugin_names import aforecast as aforecast
+    from ajet.plugin_names import forecast as forecast
     from ajet.services.answers import AnswerStore as AnswerStore
     from ajet.services.llm_client import Endpoint as Endpoint
     from ajet.services.llm_client import EndpointClient as EndpointClient

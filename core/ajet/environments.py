@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ajet import brought
+from ajet import plugin_names
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module 'ajet.environments' has no attribute {name!r}")
-    return getattr(brought.environments, name)
+    return getattr(plugin_names.environments, name)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ajet
-from ajet import brought, environments
+from ajet import environments, plugin_names
 from tests.pages import blocks, files, page
 
 PAGE = page("docs/python.md")
@@ -71,7 +71,7 @@ def test_the_module_shows_its_public_names_only() -> None:
 
 def test_a_name_whose_plugin_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: importlib.metadata.EntryPoints())
-    for names in (vars(ajet), vars(brought)):
+    for names in (vars(ajet), vars(plugin_names)):
         for name in ("environments", "forecast"):
             if name in names and names[name] is not environments:
                 monkeypatch.delitem(names, name)

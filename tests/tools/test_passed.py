@@ -11,20 +11,16 @@ import pytest
 from tests import pages
 
 passed = pages.tool("passed")
+FREE = ("docs/page.md", "plugins/tinker/c.py", "bench/d.py")
+NEEDED = ("core/ajet/a.py", "plugins/verl/b.py", "pyproject.toml", "docs/verl.md", "examples/math/agent.py")
 
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in (
-        "pyproject.toml",
-        "core/ajet/a.py",
-        "plugins/verl/b.py",
-        "plugins/tinker/c.py",
-        "docs/page.md",
-    ):
+    for name in (*FREE, *NEEDED, "tests/plugins/verl/test_a.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1\n")
-    (tmp_path / "tests/plugins/verl").mkdir(parents=True)
+    (tmp_path / "Makefile").write_text("OF_VERL := local verl\n")
     for command in (["init", "-q"], ["add", "-A"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     monkeypatch.setattr(passed, "ROOT", tmp_path)
@@ -47,10 +43,10 @@ def test_they_run_until_they_have_passed_and_again_after_a_change_of_what_they_d
     assert not have_passed(monkeypatch)
     have_passed(monkeypatch, "--record")
     assert have_passed(monkeypatch)
-    for free in ("docs/page.md", "plugins/tinker/c.py"):
+    for free in FREE:
         (repository / free).write_text("2\n")
         assert have_passed(monkeypatch)
-    for needed in ("core/ajet/a.py", "plugins/verl/b.py", "pyproject.toml"):
+    for needed in NEEDED:
         (repository / needed).write_text("2\n")
         assert not have_passed(monkeypatch)
         (repository / needed).write_text("1\n")

@@ -338,8 +338,8 @@ def _with_less(literal: str, *, last: bool = False) -> str:
 
 
 def _mark(literal: str, within: str) -> str:
-    """The text with which only calls begin: a literal's first tag, or the last one if words come first; with the word that
-    follows if the tag occurs in other places, too. Empty if there is no tag."""
+    """The text with which only calls begin: a literal's first tag, or its last one if words come first. Where ``within`` has the tag
+    more than once, the word after it belongs to the text. "" if the literal has no tag."""
     parts = [part.lstrip() for part in _parts(literal) if part.strip()] or [""]
     tag = next((found for part in (parts[0], parts[-1]) if (found := _TAG.match(part))), None)
     if not tag or within.count(tag[0]) == 1:

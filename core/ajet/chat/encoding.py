@@ -130,9 +130,9 @@ class Encoder:
         ids: list[int] = []
         middle = inside and not (after_control and self._same_after_control)
         for number, part in enumerate(self._hidden_around.split(text)):
-            for said in (
-                self.show(part) if number % 2 else [self.show(part)]
-            ):  # a token's text letter by letter
+            shown = self.show(part)
+            # A token's text letter by letter, or it would be the token again.
+            for said in shown if number % 2 else [shown]:
                 ids += self._safe(said, middle=middle or bool(ids))
         return ids
 

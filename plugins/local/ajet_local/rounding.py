@@ -17,42 +17,40 @@ HALF = 1 << 15
 SIZE = 0x7FFF0000
 """The bits of a number's size that bfloat16 has. Numbers without them are zero or next to it."""
 PART = 1 << 24
-"""About how many weights are moved at a time; it bounds the memory that this takes."""
+"""About how many weights get their dither at a time; it bounds the memory that this takes."""
 PART_ON_CPU = 1 << 18
 """As `PART`; so few stay in the processor's cache."""
 
 
 def show_small_updates(optimizer: torch.optim.Optimizer, weights: Iterable[torch.nn.Parameter]) -> None:
-    """From now on, each step leaves every one of the float32 ``weights`` moved by a distance of its own, between minus and plus half
-    of that to its neighbours in bfloat16; the next step begins by moving it back, bit by bit.
+    """From now on, each step of ``optimizer`` adds a fixed dither to the float32 ``weights``: to each weight its own part of the
+    distance to its neighbours in bfloat16, from minus to plus half of it. The next step first subtracts it, bit by bit.
 
-    Of weights at the same place between two neighbours, as many are then rounded up, by whatever converts them, as the place says: the
-    sum of many moves with each update (stochastic rounding: Croci et al., doi:10.1098/rsos.211631). As a weight keeps its distance,
-    one that has not changed is rounded as before, a run gives the same bits again, and the noise does not grow with the steps.
-    The optimizer's state says that weights are moved, so a checkpoint of both goes on exactly.
+    Whatever converts the weights then rounds up, of those at the same place between two neighbours, as many as the place says: their
+    mean follows each update (stochastic rounding: Croci et al., doi:10.1098/rsos.211631). As the dither is fixed,
+    a weight that has not changed is rounded as before, a run gives the same bits again, and the noise does not grow with the steps.
+    The optimizer's state says whether the weights have it, so a checkpoint of both goes on exactly.
     """
     weights = list(weights)
-    distances = [list(_distances(weight, seed)) for seed, weight in enumerate(weights)]
-    (group, *_) = optimizer.param_groups
+    dithers = [list(_dither(weight, seed)) for seed, weight in enumerate(weights)]
 
-    def move(sign: int) -> None:
-        for weight, own in zip(weights, distances, strict=True):
-            _move(weight.data, own, sign)
+    def add(sign: int) -> None:
+        for weight, dither in zip(weights, dithers, strict=True):
+            _add(weight.data, dither, sign)
 
-    def back(*_: Any) -> None:
-        if optimizer.param_groups[0].get("moved"):
-            move(-1)
+    def before(*_: Any) -> None:
+        if optimizer.param_groups[0].get("dithered"):
+            add(-1)
 
-    def away(*_: Any) -> None:
-        move(1)
-        optimizer.param_groups[0]["moved"] = True
+    def after(*_: Any) -> None:
+        add(1)
+        optimizer.param_groups[0]["dithered"] = True
 
-    group["moved"] = False
-    optimizer.register_step_pre_hook(back)
-    optimizer.register_step_post_hook(away)
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)
 
 
-def _distances(weight: torch.Tensor, seed: int) -> Iterator[torch.Tensor]:
+def _dither(weight: torch.Tensor, seed: int) -> Iterator[torch.Tensor]:
     """For each dimension int32[1, …, n, …, 1]; the low 16 bits of their sum are uniform, and independent for any two weights."""
     generator = torch.Generator().manual_seed(seed)
     for dimension, size in enumerate(weight.shape):
@@ -62,16 +60,16 @@ def _distances(weight: torch.Tensor, seed: int) -> Iterator[torch.Tensor]:
         yield numbers.view(shape).to(weight.device)
 
 
-def _move(weight: torch.Tensor, distances: Sequence[torch.Tensor], sign: int) -> None:
-    """Add or subtract the distances, in place. Sign and size are apart in a float's bits, so size is what they add to."""
+def _add(weight: torch.Tensor, dither: Sequence[torch.Tensor], sign: int) -> None:
+    """Add or subtract a dither, in place. Sign and size are apart in a float's bits, so size is what they add to."""
     if not weight.dim():
         return
-    first, *others = distances
+    first, *others = dither
     on_cpu = weight.device.type == "cpu"
     rows = max((PART_ON_CPU if on_cpu else PART) * len(weight) // max(weight.numel(), 1), 1)
     for start in range(0, len(weight), rows):
         part = slice(start, start + rows)
         bits = weight[part].view(torch.int32)
         # Odd, so that a weight that bfloat16 holds never gets to the middle between two.
-        distance = (sum(others, first[part]) & (2 * HALF - 1) | 1) - HALF
-        bits.add_(distance * ((bits & SIZE) != 0), alpha=sign)
+        own = (sum(others, first[part]) & (2 * HALF - 1) | 1) - HALF
+        bits.add_(own * ((bits & SIZE) != 0), alpha=sign)

@@ -99,10 +99,9 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         most, at = self.held.most_head_bytes, 0
+        # Not all at once: a head may come in one piece that is too large.
         while at < len(data) and self._beside < MOST_HEAD_BYTES and not self.transport.is_closing():
-            piece = data[
-                at : at + MOST_HEAD_BYTES - self._beside
-            ]  # a head may come in one piece that is too large
+            piece = data[at : at + MOST_HEAD_BYTES - self._beside]
             at += len(piece)
             self._beside += len(piece)
             super().data_received(piece)

@@ -71,9 +71,8 @@ class ChatCompletions:
             raise invalid("messages must hold at least one message")
         if any(message.get("function_call") for message in messages):
             faults.parameter("messages.function_call")
-        if any(
-            message.get("refusal") for message in messages
-        ):  # what a hosted model said in the place of its content
+        # A hosted model that refuses says so in the place of its content.
+        if any(message.get("refusal") for message in messages):
             messages = [{**m, "content": m.get("content") or m.get("refusal")} for m in messages]
         tools = objects(data.get("tools", []), "tools")
         must_call = _must_call(data.get("tool_choice", "auto"), tools, faults)

@@ -307,10 +307,8 @@ class _Chat:
         for part in objects([] if content is None else content, f"{where} content"):
             if part.get("type") in ("input_text", "output_text", "text"):
                 parts.append({"type": "text", "text": text(part, "text", f"{where} content.")})
-            elif (kind := part.get("type")) in (
-                "refusal",
-                "encrypted_content",
-            ):  # a call's argument: nothing encrypts it here
+            elif (kind := part.get("type")) in ("refusal", "encrypted_content"):
+                # The latter is an argument of a call: nothing encrypts it here.
                 parts.append({"type": "text", "text": text(part, kind, f"{where} content.")})
             elif part.get("type") == "input_image" and isinstance(part.get("image_url"), str):
                 parts.append(image_part(part["image_url"]))

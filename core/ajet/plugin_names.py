@@ -13,7 +13,7 @@ from ajet.types import ConfigError
 
 def __getattr__(name: str) -> Any:
     if not (hint := remedy("name", name)):
-        raise AttributeError(f"module 'ajet.brought' has no attribute {name!r}")
+        raise AttributeError(f"module 'ajet.plugin_names' has no attribute {name!r}")
     for entry in importlib.metadata.entry_points(group="ajet.names", name=name):
         value = globals()[name] = entry.load()
         return value

@@ -1,4 +1,4 @@
-"""For type checkers: where the names of `ajet.brought` are."""
+"""For type checkers: where the names of `ajet.plugin_names` are."""
 
 from ajet_advice.api import Forecast as Forecast
 from ajet_advice.api import aforecast as aforecast
