@@ -339,3 +339,30 @@ def test_however_many_messages_of_harmony_cannot_be_read_a_few_are_tried(
         {"malformed_tool_calls": 1},
     )
     assert len(tried) < 12
+
+
+@pytest.mark.parametrize("keys", ["", ', "type": "function"'])
+def test_a_name_alone_calls_a_tool_that_needs_no_arguments(keys: str) -> None:
+    said = f'{{"name": "ping"{keys}}}'
+    assert read(JSON, f"<call>{said}</call>")[0] == [PING]
+    assert read(BARE, said)[0] == [PING]
+
+
+def test_a_name_alone_calls_no_tool_that_needs_arguments_or_is_given_them_in_another_way() -> None:
+    needs = {"name": "add", "parameters": {"properties": {"a": {"type": "number"}}, "required": ["a"]}}
+    said = '<call>{"name": "add"}</call>'
+    found = JSON.read(said, Tools([{"function": needs}]), True)
+    assert (found.calls, found.text, found.malformed) == ((), said, 1)
+    said = '<call>{"name": "write", "args": {"n": 2}}</call>'
+    assert read(JSON, said) == ([], said, 1, 0)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "[1, 1e999]"])
+def test_a_number_too_large_for_json_is_no_argument(number: str) -> None:
+    for reader, said in (
+        (JSON, f'<call>{{"name": "write", "arguments": {{"x": {number}}}}}</call>'),
+        (PYTHON, f"<go>[write(x={number})]</go>"),
+    ):
+        assert read(reader, said) == ([], said, 1, 0)
+    tagged = TAGGED.replace("=n>", "=x>").replace("\n2\n", f"\n{number}\n")
+    assert read(TAGS, tagged)[0] == [("write", {"text": "a", "x": number})]

@@ -57,6 +57,10 @@ class Tools:
         self.offered = list(tools)
         functions = [tool.get("function") or {} for tool in tools]
         self.schemas = {f["name"]: _properties(f.get("parameters")) for f in functions if "name" in f}
+        self.need_nothing = {
+            f["name"] for f in functions if "name" in f and not (f.get("parameters") or {}).get("required")
+        }
+        """The names of those that may be called without arguments."""
 
     def types(self, name: str, key: str) -> frozenset[str]:
         """The JSON types of an argument; empty if the tool's schema does not tell."""
@@ -148,10 +152,10 @@ class JsonBody(Body):
     def read(self, text: str, at: int, tools: Tools, ends: Ends = ANYWHERE) -> tuple[ReadCall, int]:
         """See `Body`."""
         value, end = read_json(text, skip(text, at), ends.effort)
-        return self.call(value), end
+        return self.call(value, tools), end
 
-    def call(self, value: Any) -> ReadCall:
-        """The call that a JSON value is. Raises Unreadable."""
+    def call(self, value: Any, tools: Tools) -> ReadCall:
+        """The call that a JSON value is; the name alone calls a tool that needs no arguments. Raises Unreadable."""
         if not isinstance(value, dict):
             raise Unreadable("no object")
         if self.keys is None:
@@ -163,9 +167,11 @@ class JsonBody(Body):
         value = inner if isinstance(inner, dict) and self.keys[0] not in value else value
         name = value.get(self.keys[0], value.get("name"))
         told = [value[key] for key in (self.keys[1], "arguments", "parameters") if key in value]
-        if not isinstance(name, str) or not name or not told:
-            raise Unreadable("no name or no arguments")
-        return ReadCall(name, _object(told[0]), str(value.get(self.id) or ""))
+        if not isinstance(name, str) or not name:
+            raise Unreadable("no name")
+        if not told and (name not in tools.need_nothing or value.keys() - {self.keys[0], "name", "type", self.id}):
+            raise Unreadable("no arguments")
+        return ReadCall(name, _object(told[0] if told else None), str(value.get(self.id) or ""))
 
     def write(self, call: ReadCall) -> str:
         """See `Body`."""
@@ -449,7 +455,12 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_JSON = json.JSONDecoder(parse_constant=_no_number)
+def _finite(number: str) -> float:
+    """A number of JSON. Python reads 1e999 as infinity, which other languages cannot read again."""
+    return float(number) if math.isfinite(float(number)) else _no_number(number)
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
 _compiled = cache(re.compile)
 
 
@@ -470,13 +481,20 @@ def _as_json(value: Any) -> str:
 def _literal_of(raw: str) -> Any:
     """What a text means as JSON or as a Python literal; itself if it is neither."""
     try:
-        return json.loads(raw, parse_constant=_no_number)
+        return _JSON.decode(raw)
     except (ValueError, RecursionError):
         pass
     try:
-        return ast.literal_eval(raw.strip())
+        return _literal(raw.strip())
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
         return raw
+
+
+def _literal(node: str | ast.expr) -> Any:
+    """The value of a Python literal that JSON can say. Raises ValueError, and what `ast.literal_eval` raises."""
+    value = ast.literal_eval(node)
+    json.dumps(value, allow_nan=False)
+    return value
 
 
 def _object(arguments: Any) -> Mapping[str, Any]:
@@ -501,7 +519,7 @@ def _python(node: ast.expr, code: str, types: frozenset[str] = frozenset()) -> A
     if isinstance(node, ast.List):
         return [_python(v, code) for v in node.elts]
     try:
-        value = ast.literal_eval(node)
+        value = _literal(node)
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise Unreadable(str(error)) from None
     if isinstance(value, str):

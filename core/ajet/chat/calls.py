@@ -296,7 +296,7 @@ class BareCalls:
             if not text.startswith("{", at):
                 return *PythonBody().read(text, at, tools, ends), True
             value, end = read_json(text, at, ends.effort)
-            return self._json.call(value), end, True
+            return self._json.call(value, tools), end, True
         except Exception as error:  # whatever was sampled
             begins = self._begins(text[at : at + _HEAD], tools, ends.ended)
             if end == at:
