@@ -169,7 +169,9 @@ class JsonBody(Body):
         told = [value[key] for key in (self.keys[1], "arguments", "parameters") if key in value]
         if not isinstance(name, str) or not name:
             raise Unreadable("no name")
-        if not told and (name not in tools.need_nothing or value.keys() - {self.keys[0], "name", "type", self.id}):
+        if not told and (
+            name not in tools.need_nothing or value.keys() - {self.keys[0], "name", "type", self.id}
+        ):
             raise Unreadable("no arguments")
         return ReadCall(name, _object(told[0] if told else None), str(value.get(self.id) or ""))
 
