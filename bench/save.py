@@ -36,7 +36,7 @@ def main() -> None:
     path = RESULTS / f"{options.name}.json"
     result = {**origin, "command": " ".join(options.command), "figures": figures}
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"{path} is written; python tools/benchmarks_page.py docs/benchmarks.md prints it")
+    print(f"{path} is written; python tools/benchmarks_page.py prints it")
 
 
 def measured() -> dict[str, Any]:

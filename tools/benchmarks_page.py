@@ -1,13 +1,12 @@
-"""The tables of docs/benchmarks.md, from bench/results/*.json and the examples' learned.json. The site (`make docs`) has them.
+"""The tables of bench/README.md, from bench/results/*.json and the examples' learned.json. The site (`make docs`) has them.
 
-python tools/benchmarks_page.py docs/benchmarks.md prints the page with them.
+python tools/benchmarks_page.py prints the page with them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -562,4 +561,4 @@ def lines(name: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print(with_tables(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    print(with_tables((ROOT / "bench" / "README.md").read_text(encoding="utf-8")))

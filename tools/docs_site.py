@@ -37,8 +37,8 @@ import run_blocks  # noqa: E402
 _log = logging.getLogger("mkdocs.hooks")
 HOME = "README.md"
 DOCS = "docs/"
-BENCHMARKS = "docs/benchmarks.md"
-ADDED = (HOME, "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")
+BENCHMARKS = "bench/README.md"
+ADDED = (HOME, "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", BENCHMARKS)
 """Pages from outside docs/, besides the examples' own."""
 MERMAID = "11.17.2"
 """The version of the npm package that draws diagrams, of the major version that Material asks for."""

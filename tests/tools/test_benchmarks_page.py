@@ -1,4 +1,4 @@
-"""The site's docs/benchmarks.md shows the results of bench/results."""
+"""The site's bench/README.md shows the results of bench/results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.pages import ROOT, page, tool
 
-PAGE = page("docs/benchmarks.md")
+PAGE = page("bench/README.md")
 script = tool("benchmarks_page")
 RESULTS = sorted(path.stem for path in script.RESULTS.glob("*.json"))
 
