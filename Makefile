@@ -2,7 +2,7 @@
 
 SEED ?= 0
 ARGS ?=
-# SAVE=NAME: a benchmark's figures are kept in bench/results/NAME.json, for docs/benchmarks.md
+# SAVE=NAME: a benchmark's figures are kept in bench/results/NAME.json, for the site's page on benchmarks
 SAVE ?=
 SAVED = $(if $(SAVE),bench/save.py $(SAVE))
 SHELL := /bin/bash
@@ -100,7 +100,7 @@ test-slow: $(ALL_INSTALLED) $(NODE_INSTALLED) $(BUBBLEWRAP_TRIED) ## the other c
 	AJET_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile -m "(slow or whole or properties) and not gpu" $(ARGS)
 	$(if $(ARGS),,$(MAKE) test-trinity ARGS="-m slow")
 
-test-templates: $(ALL_INSTALLED) ## every family of models: calls, tool loops, thoughts, stops; docs/models.md (ARGS=--record writes it)
+test-templates: $(ALL_INSTALLED) ## every family of models: calls, tool loops, thoughts, stops; tests/chat/families.md (ARGS=--record writes it)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/chat -m "slow or not slow" -n $(PROCESSES) --max-worker-restart 0 --dist worksteal $(ARGS)
 
 # `make test-whole` runs in .venv alone, so the other environments run their tests with the mark `whole` themselves.

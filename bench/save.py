@@ -1,4 +1,4 @@
-"""Runs a benchmark and keeps its figures in bench/results/NAME.json, from which tools/benchmarks_page.py writes docs/benchmarks.md.
+"""Runs a benchmark and keeps its figures in bench/results/NAME.json, from which tools/benchmarks_page.py makes a table of the site.
 
     python bench/save.py capture bench/capture.py
     make bench-local ARGS=step SAVE=local_step
@@ -36,7 +36,7 @@ def main() -> None:
     path = RESULTS / f"{options.name}.json"
     result = {**origin, "command": " ".join(options.command), "figures": figures}
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"{path} is written; python tools/benchmarks_page.py docs/benchmarks.md shows it")
+    print(f"{path} is written; python tools/benchmarks_page.py prints it")
 
 
 def measured() -> dict[str, Any]:

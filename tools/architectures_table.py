@@ -1,21 +1,33 @@
-"""Writes the table of docs/models.md: what the local backbone does with architectures of transformers, each tried as a small random
-model. A test compares the page with it.
+"""Writes tests/plugins/local/architectures.md: what the local backbone does with architectures of transformers, each tried as a small
+random model. A test compares the page with it.
 
-python tools/architectures_table.py docs/models.md
+python tools/architectures_table.py
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import tables
 from transformers import AutoConfig
 
 from ajet_local.support import PARTS, support_of
 
+PAGE = Path(__file__).resolve().parents[1] / "tests" / "plugins" / "local" / "architectures.md"
+HEAD = """# Architectures on the local backbone
+
+`python tools/architectures_table.py` writes this page; [its guide](../../../docs/models.md#architectures-on-the-local-backbone)
+says what is tried.
+
+- **memory**: a job that needs more than there is is refused before it starts, by an estimate ([Planning](../../../docs/plan.md)),
+  which does not count adapters in fused experts.
+- **engine**: *a row for each context* is as exact, and slower: nothing that contexts share is read once.
+- **trees**: a model without them is trained on rows, where shared tokens are computed again.
+- **adapters**: on all linear layers but the head, the default of `targets.NAME.lora`. peft also adapts the fused experts and the
+  routers of some architectures, a matrix of the adapter's rank for each expert; in the others, train all weights to train the experts.
+
+"""
 DELTA = {"layer_types": ["linear_attention", "full_attention"]}
 ARCHITECTURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("Llama 3", {}),
@@ -65,11 +77,10 @@ def table() -> Iterator[str]:
         yield f"| `{name}` | {models} | {' | '.join(found.values())} |"
 
 
-def with_table(page: str) -> str:
-    """A page with the table between its marks."""
-    return tables.with_table(page, "architectures_table.py", table())
+def page() -> str:
+    """The page."""
+    return HEAD + "\n".join(table()) + "\n"
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
-    file.write_text(with_table(file.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")

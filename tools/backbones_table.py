@@ -1,6 +1,6 @@
-"""Writes the table of docs/architecture.md: what each backbone can honour, from its `Capabilities`. A test compares the page with it.
+"""Writes the table of tests/tools/backbones.md: what each backbone can honour, from its `Capabilities`. A test compares.
 
-python tools/backbones_table.py docs/architecture.md
+python tools/backbones_table.py tests/tools/backbones.md
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
-"""Writes the tables of docs/benchmarks.md from bench/results/*.json and the examples' learned.json. A test compares the page with them.
+"""The tables of bench/README.md, from bench/results/*.json and the examples' learned.json. The site (`make docs`) has them.
 
-python tools/benchmarks_page.py docs/benchmarks.md
+python tools/benchmarks_page.py prints the page with them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
 from typing import Any
-
-import tables
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -552,14 +549,16 @@ AREAS = {
 
 
 def with_tables(page: str) -> str:
-    """A page with each table between its marks."""
-    for name, area in AREAS.items():
-        results = [read(result) for result in area.names]
-        lines = [*area.lines(*(found.figures for found in results)), *origins(results)]
-        page = tables.with_table(page, f"benchmarks_page.py {name}", lines)
-    return page
+    """A page with each table in the place of its mark, ``<!-- table: NAME -->``. Raises KeyError if there is no such table."""
+    return re.sub(r"<!-- table: (\w+) -->", lambda mark: "\n".join(lines(mark[1])), page)
+
+
+def lines(name: str) -> Iterator[str]:
+    """A table, and where it comes from."""
+    results = [read(result) for result in AREAS[name].names]
+    yield from AREAS[name].lines(*(found.figures for found in results))
+    yield from origins(results)
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
-    file.write_text(with_tables(file.read_text(encoding="utf-8")), encoding="utf-8")
+    print(with_tables((ROOT / "bench" / "README.md").read_text(encoding="utf-8")))

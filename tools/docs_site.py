@@ -29,13 +29,16 @@ from pymdownx.superfences import fence_code_format
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))  # MkDocs loads this file alone
+import benchmarks_page  # noqa: E402
+import documents_table  # noqa: E402
 import errors  # noqa: E402
 import run_blocks  # noqa: E402
 
 _log = logging.getLogger("mkdocs.hooks")
 HOME = "README.md"
 DOCS = "docs/"
-ADDED = (HOME, "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")
+BENCHMARKS = "bench/README.md"
+ADDED = (HOME, "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", BENCHMARKS)
 """Pages from outside docs/, besides the examples' own."""
 MERMAID = "11.17.2"
 """The version of the npm package that draws diagrams, of the major version that Material asks for."""
@@ -84,8 +87,9 @@ def linked(files: Files) -> set[str]:
 
 
 def repository_path(file: File) -> str:
-    """Where a file of the site is in the repository."""
-    return str(Path(file.abs_src_path).relative_to(ROOT)) if file.abs_src_path else file.src_uri
+    """Where a file of the site is in the repository; a generated page is as one of docs/."""
+    path = Path(file.abs_src_path or ROOT / DOCS / file.src_uri)
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else file.src_uri
 
 
 def target(source: str, link: str) -> str:
@@ -102,8 +106,10 @@ def site_path(name: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
-    """The page with what its commands print (with ``DOCS_RUN=no``: what it shows), and with links as they are on the site."""
+    """The page with its tables of benchmarks, what its commands print (with ``DOCS_RUN=no``: what it shows), and links of the site."""
     source = repository_path(page.file)
+    if source == BENCHMARKS:
+        markdown = benchmarks_page.with_tables(markdown)
     try:
         markdown = markdown if os.environ.get("DOCS_RUN") == "no" else run_blocks.run_page(markdown, source)
     except run_blocks.BlockFailed as failure:
@@ -181,6 +187,7 @@ def generated() -> Iterator[tuple[str, str]]:
     yield "reference/metrics.md", "\n".join(metrics_page())
     yield "reference/api.md", "\n".join(api_page())
     yield "reference/errors.md", "\n".join(errors_page())
+    yield "documents.md", documents_table.page()
 
 
 def job_page() -> Iterator[str]:

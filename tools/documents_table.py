@@ -1,24 +1,38 @@
-"""Writes the tables of docs/documents.md from tests/documents.yaml. A test compares the page with them.
+"""The site's page on what the five documents promise, from tests/documents.yaml.
 
-python tools/documents_table.py docs/documents.md
+python tools/documents_table.py prints it.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-import sys
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import tables
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
+HEAD = """# What the documents promise
+
+AgentJet continues AgentScope Tuner and the earlier AgentJet, and takes the place of AgentScope's tuner and of its training
+extension. Five documents describe these: two readmes of AgentScope Tuner, AgentScope's page on its tuner, the first readme of
+AgentJet, and the page on AgentScope's extension for online training. The tables list all that they promise, in our words.
+
+`tests/documents.yaml` has the rows.
+
+- **Where**: the page that explains it.
+- **Shown by**: a test of the repository, or a command. `python -m pytest -m "" TEST` runs a test. Those in
+  `tests/plugins/verl` and `tests/plugins/trinity` need the environments of `make test-verl` and `make test-trinity`, and those of
+  AgentScope 1 that of `make test-agentscope-samples`.
+- **State**: it *works*; or it *waits for* hardware or a program, without which only a part was tried; or it *differs* from the
+  promise, with the reason.
+
+"""
 PAGES = "docs"
-"""The folder of the page, to which the file's links are relative."""
+"""The folder to which the file's links are relative."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +100,10 @@ def table() -> Iterator[str]:
             yield f"| {row.number} | {row.feature} | {link(row.where)} | `{row.shown}` | {row.state} |"
 
 
-def with_table(page: str) -> str:
-    """A page with the tables between its marks."""
-    return tables.with_table(page, "documents_table.py", table())
+def page() -> str:
+    """The page, whose links are relative to docs/."""
+    return HEAD + "\n".join(table())
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
-    file.write_text(with_table(file.read_text(encoding="utf-8")), encoding="utf-8")
+    print(page())

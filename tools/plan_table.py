@@ -1,6 +1,6 @@
-"""Writes the table of docs/plan.md: which Qwen3 models train how on which GPUs. A test compares the page with it.
+"""Writes the table of plugins/advice/QWEN3.md: which Qwen3 models train how on which GPUs. A test compares the page with it.
 
-python tools/plan_table.py docs/plan.md
+python tools/plan_table.py plugins/advice/QWEN3.md
 """
 
 from __future__ import annotations

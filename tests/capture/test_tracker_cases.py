@@ -1,4 +1,4 @@
-"""The tracker's cases that clients see, over every wire and through both doors (numbers as in docs/tracker.md)."""
+"""The tracker's cases that clients see, over every wire and through both doors (numbers as in tests/tracker/cases.md)."""
 
 from __future__ import annotations
 

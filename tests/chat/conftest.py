@@ -1,4 +1,4 @@
-"""`make test-templates ARGS=--record` writes docs/models.md from what this run found."""
+"""`make test-templates ARGS=--record` writes tests/chat/families.md from what this run found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _rows: dict[str, str] = {}
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option."""
     parser.addoption(
-        "--record", action="store_true", help="write docs/models.md instead of comparing with it"
+        "--record", action="store_true", help="write tests/chat/families.md instead of comparing with it"
     )
 
 

@@ -1,4 +1,4 @@
-"""docs/models.md: what `tests.chat.programme` found, a row for each family."""
+"""families.md: what `tests.chat.programme` found, a row for each family."""
 
 from __future__ import annotations
 
@@ -10,77 +10,24 @@ from pathlib import Path
 from tests.chat.families import FAMILIES
 from tests.chat.programme import Result
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
-LAYERS = "\n## Architectures on the local backbone"
-"""Where the page goes on with what tools/architectures_table.py writes."""
+PAGE = Path(__file__).with_name("families.md")
 SHARE = 0.9
 """How many of the families have to be complete."""
 
 _COMPLETE, _RIGHT = "yes", "right in this form"
 
-_HEAD = """# Families of models
+_HEAD = """# The families of models
 
-AgentJet renders chats with a model's own chat template, and finds out from that template how the model writes tool
-calls and thoughts, and which tokens end its answers. This page shows for {all} templates what it found. Your
-own model need not be among them: `ajet doctor --model MODEL` prints the same for any model, and `ajet check` for that
-of a job. [Which architectures are sampled and trained](#architectures-on-the-local-backbone) is below.
+`make test-templates ARGS=--record` writes this page; [its guide](../../docs/models.md) says what is tried. {complete} of {published}
+published templates are complete, and {right} of {own} forms are right; {lose} of them loses calls without an error.
 
-`make test-templates` tries each family with tool calls of many kinds, tool loops, chats, thoughts, stop tokens and
-streams. The answers are written by hand as the model writes them; no weights were run. Chat templates are files of
-the TRL package (TRL), or forms (own): written for this test after what is known of a family's format. A form says that
-such a format is read, and nothing of the template that is published with the family's weights.
-
-{complete} of {published} published templates are complete, and {right} of {own} forms are right; {lose} of them loses calls
-without an error. A template is complete, and a form right, if
-
-- the first prompt is what the tokenizer's template gives;
-- every call is read exactly, as the model samples it and as the template writes it;
-- each new timeline of a tool loop or a chat is one that the template enforces, because it writes earlier messages in
-  another way;
-- thoughts become `reasoning_content`, every stop token ends an answer, and a stream gives what the whole answer
-  gives;
-- wherever an answer is cut, each call that is complete is called, each other one that has begun is counted, and nothing
-  else is called; words between calls are content.
-
-## If a request with tools is refused
-
-If AgentJet cannot read a model's tool calls, it refuses requests that offer tools. Otherwise the agent would get each
-call as text, and never run it. The error says what was tried. There are two remedies:
-
-- Show one call as the model writes it, with `NAME`, `KEY` and `VALUE` in the places of the tool's name, an argument's
-  name and its text. It is often in the model's documentation:
-
-```yaml
-rollout:
-  call_example: '<call>{{"name": "NAME", "arguments": {{"KEY": "VALUE"}}}}</call>'
-```
-
-- Set `rollout.tool_calls: text` if the agent reads calls from the text itself.
-
-## If the model does not see tools
-
-Some chat templates leave tools out without an error: `ajet check` says that calls have tools that the model does not
-see. Then AgentJet can write them:
-
-```yaml
-rollout:
-  tool_prompt: hermes
-```
-
-Tools become a part of the system message, or of the user's first turn where there can be none; calls are
-`<tool_call>` with JSON, and results are turns of the user. This is a prelude before the model's own template, and both
-together are read, continued and audited as one template. A template that writes tools itself is refused. Checkpoints
-keep the model's own template: serve them with `ajet serve --tool-prompt hermes`. A model that was never trained to call
-tools seldom does: let the agent's first messages show a call or two.
-
-## The families
-
+- **Template**: *TRL* is a file of the TRL package, *own* a form that is written for this test.
 - **How calls are read**: the form of a call, and what showed it: the chat template, or a token of the vocabulary
   where the template writes no calls. *not read* stands for models without tools, and for those whose requests with
   tools are refused.
 - **Timelines**: first those of a tool loop of four calls, then those of a chat of four answers whose thoughts the
   client drops. 1 means that all of it is trained as one sequence; 4 means that every answer is trained with a history
-  of its own, which costs time but is as exact ([the context tracker](tracker.md)).
+  of its own, which costs time but is as exact ([the context tracker](../../docs/tracker.md)).
 - **Complete**: *right in this form* stands for own forms. *refused; read with an example* means that requests with tools
   are refused until `rollout.call_example` is set. If the template raises an error, transformers cannot render such a chat either.
 - **Notes**: *unseen* families were added after the readers were written. A variable such as
@@ -132,14 +79,13 @@ def page(rows: Mapping[str, str]) -> str:
     found = [rows[name] for name in FAMILIES]
     published = [row for row in found if _cells(row)[1] == "TRL"]
     head = _HEAD.format(
-        all=len(found),
         published=len(published),
         own=len(found) - len(published),
         complete=sum(_cells(row)[7] == _COMPLETE for row in published),
         right=sum(_cells(row)[7] == _RIGHT for row in found),
         lose=sum(map(loses_calls, found)) or "none",
     )
-    return head + "\n".join(found) + "\n" + LAYERS + PAGE.read_text().partition(LAYERS)[2]
+    return head + "\n".join(found) + "\n"
 
 
 def is_complete(row: str) -> bool:
@@ -154,8 +100,7 @@ def loses_calls(row: str) -> bool:
 
 def committed() -> dict[str, str]:
     """The rows of the page as it is, by the families' names."""
-    lines = PAGE.read_text().partition(LAYERS)[0].splitlines()
-    rows = [line for line in lines if line.startswith("| ")][1:]
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")][1:]
     return {html.unescape(_cells(line)[0]): line for line in rows}
 
 

@@ -1,4 +1,4 @@
-"""Every family of models through the whole programme, and the table of docs/models.md."""
+"""Every family of models through the whole programme, and the table of tests/chat/families.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_family_is_as_the_page_says_and_loses_no_call(
     assert not result.lost, result.why
     if not is_recording:
         assert row == table.committed().get(name), (
-            "docs/models.md says otherwise; make test-templates ARGS=--record"
+            "tests/chat/families.md says otherwise; make test-templates ARGS=--record"
         )
 
 

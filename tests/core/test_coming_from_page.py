@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
-
-import pytest
-import yaml
 
 from ajet.earlier.job_file import RENAMED
 from ajet.job.config import all_keys
-from ajet.job.layers import job_layers
-from ajet.job.prepare import prepare
 from ajet.plugins import load_plugins
-from tests.pages import blocks, files, page
+from tests.pages import page
 
 PAGE = page("docs/coming-from.md")
 KEYS = {key.key for key in all_keys()}
@@ -33,25 +26,6 @@ def test_the_judges_and_algorithms_that_it_names_are_installed() -> None:
         "algorithm": ("grpo", "dapo", "dr_grpo", "cispo", "gspo"),
     }.items():
         assert all(f"`{name}`" in PAGE and (kind, name) in classes for name in names)
-
-
-def test_its_logger_is_taken_by_a_job_and_writes_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = files(PAGE)["my_logger.py"]
-    (run,) = [block for block in blocks(PAGE, "yaml") if "loggers" in block]
-    (tmp_path / "my_logger.py").write_text(code)
-    (tmp_path / "agent.py").write_text("async def run(task): return ''\n")
-    (tmp_path / "tasks.jsonl").write_text('{"query": "q"}\n')
-    job = {"workflow": "agent.py:run", "task": {"reader": "tasks.jsonl"}, **yaml.safe_load(run)}
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    logger = prepare(job_layers(tmp_path / "job.yaml")).loggers[0]
-    assert logger.model_dump() == {"path": "reports.jsonl"}
-    monkeypatch.chdir(tmp_path)
-    logger.log(tmp_path / "run-1", 3, {"reward": 0.5})
-    logger.log(tmp_path / "run-2", 1, {"reward": 0.25})
-    lines = [json.loads(line) for line in (tmp_path / "reports.jsonl").read_text().splitlines()]
-    assert lines == [{"run": "run-1", "step": 3, "reward": 0.5}, {"run": "run-2", "step": 1, "reward": 0.25}]
 
 
 def test_what_is_missing_is_said() -> None:

@@ -1,4 +1,4 @@
-"""docs/recordings.md, run as it stands there."""
+"""Recordings in docs/own-agent.md, run as it stands there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ajet.testing.recordings import RecordingFile, ReplayedEpisode
 from tests.pages import blocks, files, page
 from tests.program import Program
 
-PAGE = page("docs/recordings.md")
+PAGE = page("docs/own-agent.md").partition("\n## Recordings\n")[2].partition("\n## ")[0]
 SHOWN = [code.partition("\n") for code in blocks(PAGE, "") if code.startswith("$ ajet ")]
 
 

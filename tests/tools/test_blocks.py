@@ -17,13 +17,12 @@ TESTED = {
     "docs/frameworks.md": "plugins/test_frameworks_page.py",
     "docs/judges.md": "plugins/judges/test_judges_page.py",
     "docs/loggers.md": "plugins/loggers/test_loggers_page.py",
+    "docs/models.md": "plugins/local/test_starter.py",
     "docs/online.md": "plugins/online/test_online_page.py and test_runner_page.py",
     "docs/plan.md": "estimate/test_plan_page.py",
     "docs/plugins.md": "plugins/test_plugins_page.py",
     "docs/python.md": "api/test_python_page.py",
     "docs/readers.md": "plugins/readers/test_readers_page.py",
-    "docs/recordings.md": "rollout/test_recordings_page.py",
-    "docs/starter.md": "plugins/local/test_starter.py",
 }
 """The test that runs the blocks of a page which the build does not run."""
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]

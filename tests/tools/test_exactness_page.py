@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from tests.pages import ROOT, page
+from tests.pages import ROOT, page, tool
 
 PAGE = page("docs/exactness.md")
-BENCHMARKS = page("docs/benchmarks.md")
+BENCHMARKS = tool("benchmarks_page").with_tables(page("bench/README.md"))
 
 
 def test_every_check_that_it_names_is_there() -> None:

@@ -1,6 +1,6 @@
 """The cases that the context tracker must hold, each on every chat family of the tests.
 
-Notation in the names: case numbers as in docs/tracker.md. `Script.lines` checks, for every case, that
+Notation in the names: case numbers as in tests/tracker/cases.md. `Script.lines` checks, for every case, that
 each sampled token is trained once, after exactly the ids that the engine saw, with the engine's logprobs.
 """
 

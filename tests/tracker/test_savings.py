@@ -6,10 +6,10 @@ import pytest
 
 from ajet.tracker.forest import forest
 from ajet.tracker.timelines import timelines
-from tests.pages import page, tool
+from tests.pages import tool
 
 logs = tool("call_logs", "bench")
-TABLE = page("docs/benchmarks.md")
+TABLE = "\n".join(tool("benchmarks_page").lines("merging"))
 
 
 @pytest.mark.parametrize(

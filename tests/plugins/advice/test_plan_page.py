@@ -44,7 +44,10 @@ def test_its_commands_run(command, ajet, tmp_path, monkeypatch) -> None:
 
 
 def test_its_table_is_what_the_script_writes() -> None:
-    assert tool("plan_table").with_table(PAGE) == PAGE, "run: python tools/plan_table.py docs/plan.md"
+    table = page("plugins/advice/QWEN3.md")
+    assert tool("plan_table").with_table(table) == table, (
+        "run: python tools/plan_table.py plugins/advice/QWEN3.md"
+    )
 
 
 def test_it_lists_the_published_figures_that_the_tests_compare() -> None:

@@ -371,7 +371,7 @@ def test_a_build_whose_checkpoint_cannot_be_read_begins_anew(monkeypatch, tmp_pa
 
 
 def test_the_recipe_of_the_page_learns_what_its_chats_say(tmp_path):
-    page = (Path(__file__).parents[3] / "docs" / "starter.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
     (tmp_path / "recipe.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
     recipe = find_recipe(f"{tmp_path / 'recipe.py'}:Polite")
     assert recipe.phases()[0].steps == 200

@@ -16,7 +16,7 @@ from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.modeling import load_model, load_tokenizer  # noqa: E402
 from ajet_local.support import support_of  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
-from tests.pages import page, tool  # noqa: E402
+from tests.pages import tool  # noqa: E402
 from tests.tiers import fast  # noqa: E402
 
 
@@ -81,9 +81,10 @@ def test_an_architecture_without_a_small_model_is_an_error():
 
 @pytest.mark.slow
 def test_the_page_has_what_the_script_writes():
-    text = page("docs/models.md")
-    written = tool("architectures_table").with_table(text)
-    assert written == text, "run: python tools/architectures_table.py docs/models.md"
+    script = tool("architectures_table")
+    assert script.page() == script.PAGE.read_text(encoding="utf-8"), (
+        "run: python tools/architectures_table.py"
+    )
 
 
 def test_the_routers_auxiliary_loss_is_told_and_costs_no_trees(caplog):

@@ -1,4 +1,4 @@
-"""docs/tinker.md: its job runs, and its tables are complete."""
+"""Tinker in docs/gpu.md: its job runs, and its tables are complete."""
 
 import re
 
@@ -9,7 +9,7 @@ from ajet_tinker.backbone import Tinker
 from tests.pages import files, page
 from tests.plugins.tinker.test_training import TASKS, share_of_digits, talk
 
-PAGE = page("docs/tinker.md")
+PAGE = page("docs/gpu.md")
 
 
 def test_its_job_runs_on_a_service_at_another_address(folder, service, section, tmp_path):
