@@ -76,7 +76,7 @@ def page(changes: Changes) -> str:
 
 def _rewards(changes: Changes) -> str:
     up, down = (sum(1 for d in changes.differences if d * sign > 0) for sign in (1, -1))
-    lines = [f"{changes.run.name}: {changes.changed:,} of {changes.episodes:,} verdicts change"]
+    lines = [f"{readable(changes.run.name)}: {changes.changed:,} of {changes.episodes:,} verdicts change"]
     if changes.differences:
         sizes = fmean(abs(d) for d in changes.differences)
         lines.append(f"rewards: {down:,} fall and {up:,} rise, by {sizes:.3g} on average")

@@ -19,7 +19,7 @@ MakeRun = Callable[..., Path]
 
 async def once(task: Task) -> str:
     """One call."""
-    return str((await ask([{"role": "user", "content": task.query}])).content)
+    return (await ask([{"role": "user", "content": task.query}])).content or ""
 
 
 def says(request: Any, prompt: str) -> str:
