@@ -11,6 +11,7 @@ import pytest
 
 import ajet
 from ajet.cli import run_program
+from ajet.learning import algorithms as a
 from ajet.learning.filters import OverLong
 from ajet.types import EpisodeView, JudgeOutput, Task
 from tests.plugins.audit.conftest import everything
@@ -190,6 +191,22 @@ def test_forks_share_the_credit_of_their_parents(recorded: MakeRun, credit: str)
     assert judged_anew(folder, by_member).as_dict()["steps"][0]["wrong"] == 0
     found = judged_anew(folder, opposite)
     assert found.as_dict()["steps"][0]["wrong_share"] == 1.0 and found.changes.notes == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "first"),
+    [(a.ReinforcePlusPlus(), 2), (a.DPO(), None)],
+    ids=lambda x: getattr(x, "name", ""),
+)
+def test_advantages_are_those_of_the_algorithm(recorded: MakeRun, algorithm: Any, first: int | None) -> None:
+    """Of a group with the hole, DPO takes the same pair: the first of the best and the first of the worst."""
+    found = judged_anew(recorded(algorithm=algorithm), fixed)
+    assert found.changed == 2 and found.first_wrong_step == first and found.changes.notes == []
+
+
+def test_the_advantages_of_a_critic_are_not_known(recorded: MakeRun) -> None:
+    found = judged_anew(recorded(algorithm=a.PPO(), steps=1), fixed)
+    assert found.first_wrong_step is None and "signs of advantages are not known: " in str(found)
 
 
 def test_a_journal_that_does_not_give_what_was_trained_is_told(recorded: MakeRun) -> None:
