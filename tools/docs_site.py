@@ -280,6 +280,7 @@ PARTS = {
         "api.selection",
         "api.prompts",
         "ajet_advice.api",
+        "ajet_rejudge.api",
     ),
     "Results": ("api.results",),
     "Inside a workflow": (
@@ -301,7 +302,7 @@ def api_page() -> Iterator[str]:
 
     yield "# The API\n"
     yield "What `import ajet` gives; [the Python API](../python.md) is the guide. `arun`, `acheck`, `aforecast`, `aevaluate`,"
-    yield "`aselect_model` and `atune_prompt` are the awaitable versions of those without the `a`.\n"
+    yield "`arejudge`, `aselect_model` and `atune_prompt` are the awaitable versions of those without the `a`.\n"
     found = {name: f"ajet.{module}" for name, module in ajet._WHERE.items()}
     found |= {e.name: e.module for e in entry_points(group="ajet.names") if e.attr}  # the others are modules
     left = {name: module for name, module in found.items() if not (name[0] == "a" and name[1:] in found)}

@@ -43,6 +43,7 @@ _WHERE = {
     "Plugin": "interfaces.base",
     "Reader": "interfaces.reader",
     "Recipe": "interfaces.recipe",
+    "Rejudged": "plugin_names",
     "Run": "api.results",
     "Runs": "api.results",
     "RunEnd": "interfaces.events",
@@ -65,6 +66,7 @@ _WHERE = {
     "acheck": "api.jobs",
     "aevaluate": "api.jobs",
     "aforecast": "plugin_names",
+    "arejudge": "plugin_names",
     "arun": "api.jobs",
     "aselect_model": "api.selection",
     "atune_prompt": "api.prompts",
@@ -82,6 +84,7 @@ _WHERE = {
     "open": "api.learner",
     "passthrough": "capture.context",
     "prompt": "interfaces.prompts",
+    "rejudge": "plugin_names",
     "run": "api.jobs",
     "select_model": "api.selection",
     "serve": "api.serving",
@@ -159,8 +162,11 @@ if TYPE_CHECKING:
     from ajet.job.models import find_recipe as find_recipe
     from ajet.job.models import model_source as model_source
     from ajet.plugin_names import Forecast as Forecast
+    from ajet.plugin_names import Rejudged as Rejudged
     from ajet.plugin_names import aforecast as aforecast
+    from ajet.plugin_names import arejudge as arejudge
     from ajet.plugin_names import forecast as forecast
+    from ajet.plugin_names import rejudge as rejudge
     from ajet.services.answers import AnswerStore as AnswerStore
     from ajet.services.llm_client import Endpoint as Endpoint
     from ajet.services.llm_client import EndpointClient as EndpointClient

@@ -27,10 +27,10 @@ from ajet.job.models import (
     cached as cached, check_available as check_available, check_vocabulary as check_vocabulary, generation_config as generation_config,
 )
 from ajet.job.objects import OBJECT as OBJECT, OWN_LOOP as OWN_LOOP, given_reader as given_reader, lay_object as lay_object
-from ajet.job.paths import load_named as load_named
+from ajet.job.paths import Paths as Paths, load_named as load_named
 from ajet.job.prepare import (
-    build_backbone as build_backbone, build_plugin as build_plugin, build_service as build_service, prepare as prepare,
-    resolved as resolved,
+    build_backbone as build_backbone, build_judge as build_judge, build_plugin as build_plugin, build_service as build_service,
+    prepare as prepare, resolved as resolved,
 )
 from ajet.job.spec import JobSpec as JobSpec
 from ajet.job.trinity_keys import SAME as SAME
@@ -43,7 +43,8 @@ from ajet.learning.alarm_rules import RUINS as RUINS
 from ajet.learning.alarms import Alarm as Alarm
 from ajet.learning.algorithms import GRPO as GRPO
 from ajet.learning.batch import (
-    Learnable as Learnable, RolloutBatch as RolloutBatch, Selection as Selection, batch_of as batch_of, build_batch as build_batch,
+    Learnable as Learnable, Learning as Learning, RolloutBatch as RolloutBatch, Selection as Selection, batch_of as batch_of,
+    build_batch as build_batch,
 )
 from ajet.learning.collapse import train_again as train_again
 from ajet.learning.credit import EPISODE as EPISODE, advantage_of as advantage_of
@@ -84,7 +85,7 @@ from ajet.rollout.recorder import (
     JOURNAL as JOURNAL, METRICS as METRICS, RunRecorder as RunRecorder, live_lines as live_lines, superseded as superseded,
     surviving as surviving,
 )
-from ajet.rollout.scheduler import Runner as Runner
+from ajet.rollout.scheduler import Rollout as Rollout, Runner as Runner
 from ajet.rollout.settings import RolloutSettings as RolloutSettings
 from ajet.rollout.summary import (
     Ended as Ended, describe_failures as describe_failures, rewards_differ as rewards_differ, totals as totals,
@@ -117,7 +118,9 @@ from ajet.runs.train import (
 from ajet.capture.answers import Answerer as Answerer, Choice as Choice
 from ajet.capture.clients import httpx as httpx, install_translated as install_translated
 from ajet.capture.clients.translated import Matcher as Matcher
-from ajet.capture.context import answering_episode as answering_episode, passing_through as passing_through
+from ajet.capture.context import (
+    answering_episode as answering_episode, passing_through as passing_through, replaying as replaying,
+)
 from ajet.capture.gateway.bodies import Bodies as Bodies, Gone as Gone
 from ajet.capture.gateway.http_server import BACKLOG as BACKLOG, make_protocol as make_protocol
 from ajet.capture.gateway.listening import QUEUED as QUEUED, listen as listen, url_of as url_of, warn_of_network as warn_of_network
@@ -125,10 +128,12 @@ from ajet.capture.gateway.metrics import exposition as exposition, labelled as l
 from ajet.capture.gateway.origin import foreign as foreign
 from ajet.capture.gateway.server import Admitted as Admitted, Gateway as Gateway, Page as Page
 from ajet.capture.gateway.stopping import stopped as stopped
+from ajet.capture.hook import Capture as Capture
 from ajet.capture.limits import LARGE_BODY as LARGE_BODY
 from ajet.capture.off_loop import off_loop as off_loop
 from ajet.capture.portal import Portal as Portal
 from ajet.capture.process.garbage import rare_full_collections as rare_full_collections
+from ajet.capture.replies import Form as Form, Replies as Replies
 from ajet.capture.respond import Reply as Reply, find_wire as find_wire, refuse as refuse
 from ajet.capture.sampling import SamplingPolicy as SamplingPolicy
 from ajet.capture.session import Session as Session
@@ -180,7 +185,7 @@ from ajet.reports.comparison import (
 from ajet.reports.credit import Credit as Credit, run_credit as run_credit
 from ajet.reports.episode import break_report as break_report
 from ajet.reports.feedback import FEEDBACK as FEEDBACK
-from ajet.reports.folder import Entry as Entry, Run as Run, find_run as find_run
+from ajet.reports.folder import Entry as Entry, Run as Run, find_run as find_run, read_run as read_run
 from ajet.reports.group_tree import GroupMember as GroupMember, grown as grown
 from ajet.reports.progress import make_progress as make_progress
 from ajet.reports.recording import record as record
@@ -204,7 +209,7 @@ from ajet.utils.patching import (
     when_imported as when_imported,
 )
 from ajet.utils.suggest import nearest as nearest
-from ajet.utils.terminal import table as table, tell as tell
+from ajet.utils.terminal import readable as readable, table as table, tell as tell
 from ajet.utils.threads import called as called
 from ajet.utils.wilson import Interval as Interval, wilson as wilson
 from ajet.utils.yaml_file import read_yaml as read_yaml

@@ -24,6 +24,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "online": {"algorithm": "kto reinforce", "command": "online", "reader": "store"},
     "prompts": {"backbone": "prompts", "command": "tune-prompt"},
     "readers": {"reader": "environment generated gymnasium huggingface jsonl random reasoning_gym traces"},
+    "rejudge": {"command": "rejudge", "name": "Rejudged arejudge rejudge"},
     "studio": {"command": "studio"},
     "tinker": {"backbone": "tinker", "engine": "tinker"},
     "trinity": {"backbone": "trinity"},
