@@ -23,7 +23,6 @@ from ..programs import CLOSED, require
 
 require("torch", "datasets")
 
-from ajet.job.trinity_keys import SAME
 from ajet_agentscope.tuner import (
     AlgorithmConfig,
     DatasetConfig,
@@ -41,6 +40,7 @@ from ajet_agentscope.tuner.experiment import removed_if_nothing_runs
 from ajet_agentscope.tuner.functions import TunerJudge
 from ajet_agentscope.tuner.keys import OTHERS, JobKeys, algorithm, model_keys
 from ajet_agentscope.tuner.tune import loggers_of
+from ajet_trinity_files.keys import SAME
 
 RECORDS = [{"question": f"say {i}", "answer": str(i)} for i in range(4)]
 Tune = Callable[..., TunedModel]

@@ -14,11 +14,12 @@ import pytest
 import yaml
 
 from ajet.cli import run_program
-from ajet.job.trinity_keys import TABLE
+from ajet.job.layers import job_layers
 from ajet_online.schema import Stage
-from ajet_online.settings import OnlineSettings, command_of, layers_of, online_settings
+from ajet_online.settings import OnlineSettings, command_of, online_settings
 from ajet_online.store import Store
 from ajet_online.versions import Versions
+from ajet_trinity_files.keys import TABLE
 from tests.patience import PATIENCE
 from tests.tiny import save_tiny_model
 
@@ -74,7 +75,7 @@ def test_each_file_has_its_command_and_both_the_same_store(
         "train",
         "job",
     ]
-    explorer, trainer = (layers_of(Path(f"{name}.yaml")) for name in ("explorer", "trainer"))
+    explorer, trainer = (job_layers(Path(f"{name}.yaml")) for name in ("explorer", "trainer"))
     serving, training = online_settings(explorer), online_settings(trainer)
     assert serving.store == training.store == str(folder / "kept/shop/first/exp_buffer.db")
     assert (serving.port, serving.host, serving.poll) == (0, "127.0.0.1", 10)
@@ -86,14 +87,16 @@ def test_each_file_has_its_command_and_both_the_same_store(
 
 def test_where_the_file_is_silent_the_explorer_listens_on_trinitys_port(folder: Path) -> None:
     (folder / "explorer.yaml").write_text(yaml.safe_dump({"mode": "serve", **SHARED}))
-    assert online_settings(layers_of(Path("explorer.yaml"))).port == 8010
+    assert online_settings(job_layers(Path("explorer.yaml"))).port == 8010
 
 
 def test_a_file_of_another_mode_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "both.yaml").write_text(yaml.safe_dump(SHARED))
     assert run_program(["online", "both.yaml"]) == 2
-    assert capsys.readouterr().err.startswith(
-        "error: both.yaml: mode: 'both' is not for online training. Set serve"
+    assert (
+        capsys.readouterr().err
+        == "error: both.yaml: is a configuration of Trinity-RFT. Its job file is printed by: "
+        "ajet config from-trinity both.yaml\n"
     )
 
 

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from ajet.job.config import JobConfig, Layers, all_keys
-from ajet.job.from_trinity import TrinityFile, job_values, trinity_file
 from ajet.job.prepare import prepare
-from ajet.job.trinity_keys import EQUAL, NEAREST, SAME, TABLE, is_trinity
 from ajet.plugins import load_plugins
 from ajet.types import ConfigError
+from ajet_trinity_files.files import TrinityFile, job_values, trinity_file
+from ajet_trinity_files.keys import EQUAL, NEAREST, SAME, TABLE, is_trinity
 from tests.pages import page
 
 

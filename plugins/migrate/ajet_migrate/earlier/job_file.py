@@ -13,9 +13,10 @@ from typing import Any
 
 import yaml
 
-from ajet.types import ConfigError
-from ajet.utils.keys import under
-from ajet.utils.yaml_file import read_yaml
+from ajet import ConfigError
+from ajet.backbones import under
+from ajet.interfaces.helpers import read_yaml
+from ajet.interfaces.workflow import todays_name
 
 _NONE = object()
 """No default that the new file needs."""
@@ -295,11 +296,6 @@ def _reader(kind: str, found: Mapping[str, Any], part: str) -> tuple[dict[str, A
     if kind == "tracing":
         return {"type": "traces", "path": found.get("base_url")}, "its filters: docs/readers.md#traces"
     return None, "write a reader: class of ajet.Reader (docs/plugins.md)"
-
-
-def todays_name(name: str) -> str:
-    """``module:Name`` for the earlier ``module->Name``; any other text as it is."""
-    return name if ":" in name else name.replace("->", ":")
 
 
 def _number(value: Any) -> Any:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ajet.earlier.job_file import RENAMED
 from ajet.job.config import all_keys
 from ajet.job.layers import job_layers
 from ajet.job.prepare import prepare
 from ajet.plugins import load_plugins
+from ajet_migrate.earlier.job_file import RENAMED
 from tests.pages import blocks, files, page
 
 PAGE = page("docs/coming-from.md")

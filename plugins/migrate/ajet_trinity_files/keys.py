@@ -1,4 +1,4 @@
-"""What becomes of each key of a Trinity-RFT configuration (0.6) in a job: the one table of `ajet.job.from_trinity`."""
+"""What becomes of each key of a Trinity-RFT configuration (0.6) in a job: the one table of `ajet_trinity_files.files`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from ajet.utils.suggest import nearest
+from ajet.interfaces.helpers import nearest
 
 SAME: Mapping[str, str] = {
     "multi_step_grpo": "grpo",
@@ -169,7 +169,7 @@ def _rows(prefix: str, names: str, rule: Rule) -> dict[str, Rule]:
 
 
 READ = Rule()
-"""The key says something together with others (`ajet.job.from_trinity`)."""
+"""The key says something together with others (`ajet_trinity_files.files`)."""
 _AUTOMATIC = refused("Trinity sets it itself. Remove the key")
 _ENGINE = "the backbone chooses its engines, and how they run; with `verl`, keys below backbone.verl say it"
 _PROCESS = "the backbone plans memory and processes itself"

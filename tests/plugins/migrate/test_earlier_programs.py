@@ -13,15 +13,16 @@ import pytest
 import yaml
 
 import ajet as package
-from ajet.earlier.job_file import GONE, KEYS, RENAMED
 from ajet.interfaces.reader import Reader
-from ajet.interfaces.workflow import LoadedWorkflow, Tuner, load_workflow
+from ajet.interfaces.workflow import LoadedWorkflow, Tuner
+from ajet.interfaces.workflow import load_workflow as load
 from ajet.job.config import all_keys
 from ajet.job.layers import job_layers
 from ajet.job.prepare import build_judge
+from ajet.plugins import load_plugins
 from ajet.types import AjetError, ConfigError, ContractBroken, EpisodeView, Task, WorkflowOutput
+from ajet_migrate.earlier.job_file import GONE, KEYS, RENAMED
 from tests.cli.conftest import Folder
-from tests.cli.conftest import folder as folder
 
 HEAD = "from ajet import AjetTuner, Workflow, WorkflowOutput, WorkflowTask\n"
 SDK = (
@@ -110,6 +111,11 @@ def check(folder: Folder, *options: str) -> tuple[str, str]:
     """What `ajet check` prints to both streams."""
     outcome = folder.ajet("check", "--tasks", "tasks.jsonl", "--answers", "script.yaml", *options)
     return outcome.out, outcome.err
+
+
+def load_workflow(spec: str) -> LoadedWorkflow:
+    """A workflow, as a job loads it."""
+    return load(spec, load_plugins().manager.hook)
 
 
 def run(workflow: LoadedWorkflow, task: Task | None = None, **tuner: Any) -> Any:

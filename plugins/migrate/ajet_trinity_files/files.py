@@ -1,4 +1,4 @@
-"""A configuration file of Trinity-RFT as a job. `ajet.job.trinity_keys` says what becomes of each key."""
+"""A configuration file of Trinity-RFT as a job. `ajet_trinity_files.keys` says what becomes of each key."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ajet.job.config import Layers
-from ajet.job.trinity_keys import (
+from ajet import ConfigError
+from ajet.backbones import Layers
+from ajet.interfaces.helpers import nearest, parse_yaml, read_yaml
+from ajet_trinity_files.keys import (
     ADAPTER,
     AUXILIARY,
     ENGINES,
@@ -25,9 +27,6 @@ from ajet.job.trinity_keys import (
     number,
     with_rules,
 )
-from ajet.types import ConfigError
-from ajet.utils.suggest import nearest
-from ajet.utils.yaml_file import parse_yaml, read_yaml
 
 ROOT_VARIABLE = "TRINITY_CHECKPOINT_ROOT_DIR"
 MODES = ("both", "colocate", "explore", "train", "serve", "bench")
