@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,22 @@ from ajet import hookimpl
 if TYPE_CHECKING:
     from ajet import Judge, LoadedWorkflow
     from ajet.backbones import Layers
+
+
+class _FirstNames:
+    """Finds the packages `astune` and `astuner`, as the earlier AgentJet was called at first. Python asks it last."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """The module's spec, or None."""
+        if name.partition(".")[0] not in ("astune", "astuner"):
+            return None
+        from ajet_migrate.earlier.modules import find_spec
+
+        return find_spec(name)
+
+
+sys.meta_path.append(_FirstNames)
 
 
 @hookimpl

@@ -66,11 +66,11 @@ def _todays(given: Mapping[str, str], services: Sequence[str]) -> str:
 
 def _is_earlier_file(name: str) -> bool:
     from ajet.interfaces.helpers import read_yaml
-    from ajet_migrate.earlier.job_file import is_earlier
+    from ajet_migrate.earlier.job_file import section_of
 
     path = Path(name)
     try:
-        return path.is_file() and is_earlier(read_yaml(path))
+        return path.is_file() and section_of(read_yaml(path)) is not None
     except ConfigError:
         # `ajet run` says what is wrong with the file.
         return False

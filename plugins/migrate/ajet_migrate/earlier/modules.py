@@ -18,6 +18,7 @@ from ajet import ContractBroken
 
 _KEPT = ("AgentJetJob", "AjetTuner", "BaseJudge", "Workflow", "WorkflowOutput", "WorkflowTask", "bp")
 """Names of `ajet`, wherever they are imported from."""
+_RENAMED = {"AstunerJob": "AgentJetJob", "ModelTuner": "AjetTuner", "vscode_conditional_breakpoint": "bp"}
 _GONE = {
     "AutoGraderJudge": "Set judge: {type: rubric, path: rubric.yaml}; `ajet judge learn` writes the file.",
     "BaseTaskReader": "Write a subclass of ajet.Reader, whose tasks() yields ajet.Task (docs/plugins.md).",
@@ -52,7 +53,7 @@ class _Loader(Loader):
         def find(name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
-            name = "bp" if name == "vscode_conditional_breakpoint" else name
+            name = _RENAMED.get(name, name)
             return getattr(ajet, name) if name in _KEPT else _Gone(f"{module.__name__}.{name}", name)
 
         module.__dict__["__getattr__"] = find

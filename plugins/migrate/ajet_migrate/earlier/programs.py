@@ -66,6 +66,12 @@ class AjetTuner:
         self.trainable_targets = trainable_targets
         self._tuner = tuner
 
+    stream = False
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """At first the tuner was itself a chat model of AgentScope."""
+        return self.as_agentscope_model()(*arguments, **keywords)
+
     def as_agentscope_model(
         self,
         agent_name: str | None = None,
