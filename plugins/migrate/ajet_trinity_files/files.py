@@ -209,7 +209,8 @@ class _Reading:
             raise ValueError(
                 f"mode: {self.file.mode!r} is not a mode of Trinity-RFT. Known: {', '.join(MODES)}."
             )
-        for key, rule, value in with_rules(values, TABLE):
+        found = with_rules(values, TABLE)
+        for key, rule, value in sorted(found, key=lambda each: each[0].startswith("explorer.rollout_model.")):
             self._given[key] = value
             self._apply(key, rule, value)
         self._names()
@@ -225,7 +226,8 @@ class _Reading:
     def _apply(self, key: str, rule: Rule, value: Any) -> None:
         applies = {"verl": self._backbone == "verl", "online": self.file.mode in ONLINE}.get(rule.only, True)
         if rule.why and not (rule.keys and applies):
-            self.file.idle(key, rule.why)
+            if value not in rule.usual:
+                self.file.idle(key, rule.why)
             return
         try:
             converted = rule.convert(value)

@@ -258,6 +258,7 @@ def test_thinking_is_the_chat_templates_variable(tuned: Tune) -> None:
 
 def test_vllms_parsers_are_not_needed_whatever_the_model(caplog: pytest.LogCaptureFixture) -> None:
     keys_of({"tool_call_parser": "hermes", "reasoning_parser": None}, "local")
+    keys_of({"tool_call_parser": None}, "local")
     assert caplog.messages == []
     keys_of({"tool_call_parser": "kimi_k2", "reasoning_parser": "qwen3"}, "verl")
     assert [message.partition(": no effect of ")[0::2] for message in caplog.messages] == [

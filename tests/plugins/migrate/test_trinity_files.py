@@ -181,10 +181,6 @@ def test_a_selector_that_verl_cannot_honour_is_refused_by_its_key(read: Any) -> 
         ("buffer: {}\ntrian: 1", "trian: Trinity-RFT has no such key"),
         ("mode: fast\nbuffer: {}", "mode: 'fast' is not a mode of Trinity-RFT. Known: both"),
         (
-            "algorithm: {policy_loss_fn: opmd}",
-            "algorithm.policy_loss_fn: an algorithm of AgentJet has its own loss",
-        ),
-        (
             "algorithm: {algorithm_type: grop}",
             "algorithm.algorithm_type: 'grop' is not an algorithm of Trinity-RFT; did you",
         ),
@@ -437,6 +433,35 @@ def test_every_key_of_the_job_in_the_table_exists() -> None:
         return key in known or (algorithm != key and algorithm in fields) or key.startswith(free)
 
     assert [key for rule in TABLE.values() for key in rule.keys if not exists(key)] == []
+
+
+def test_a_loss_of_trinitys_own_and_normalization_over_the_batch_are_named_as_without_effect(
+    read: Any,
+) -> None:
+    found = read(
+        "algorithm: {algorithm_type: multi_step_grpo, policy_loss_fn: rec, policy_loss_fn_args: {epsilon_low: 0.2, clip_mode: ring},"
+        " advantage_fn_args: {std_cal_level: batch}}"
+    )
+    assert found.values == {"train.algorithm": "grpo"}
+    loss, level = found.warnings()
+    assert (
+        "algorithm.policy_loss_fn, algorithm.policy_loss_fn_args.{epsilon_low,clip_mode}: each algorithm"
+        in loss
+    )
+    assert "algorithm.advantage_fn_args.std_cal_level: AgentJet normalizes over the group" in level
+    assert not read("algorithm: {policy_loss_fn: ppo, advantage_fn_args: {std_cal_level: group}}").unused
+
+
+def test_what_the_file_says_of_the_engine_is_stronger_than_what_it_says_of_the_model(read: Any) -> None:
+    found = read(
+        "explorer: {rollout_model: {max_model_len: 64, temperature: 0.7}}\nmodel: {max_model_len: 32, top_p: 0.9}"
+    )
+    sampling = {
+        f"{section}.sampling.{name}": value
+        for section in ("rollout", "eval")
+        for name, value in (("temperature", 0.7), ("top_p", 0.9))
+    }
+    assert found.values == {"rollout.context_length": 64, **sampling}
 
 
 def test_the_page_has_every_key_that_sets_a_key_of_the_job() -> None:
