@@ -118,7 +118,7 @@ from ajet.capture.gateway.bodies import Bodies as Bodies, Gone as Gone
 from ajet.capture.gateway.http_server import BACKLOG as BACKLOG, make_protocol as make_protocol
 from ajet.capture.gateway.listening import QUEUED as QUEUED, listen as listen, url_of as url_of, warn_of_network as warn_of_network
 from ajet.capture.gateway.metrics import exposition as exposition, labelled as labelled
-from ajet.capture.gateway.origin import foreign as foreign
+from ajet.capture.gateway.origin import foreign as foreign, is_loopback as is_loopback
 from ajet.capture.gateway.server import Admitted as Admitted, Gateway as Gateway, Page as Page
 from ajet.capture.gateway.stopping import stopped as stopped
 from ajet.capture.limits import LARGE_BODY as LARGE_BODY

@@ -225,7 +225,7 @@ def _refuse_option(arguments: Sequence[str]) -> None:
 
     load_plugins().manager.hook.ajet_command_line(arguments=arguments)
     if hint := remedy("option", option):
-        raise ConfigError(f"ajet has no option {option}. What reads it is a plugin.{hint}")
+        raise ConfigError(f"ajet has no option {option}. A plugin reads it.{hint}")
 
 
 def _is_command(group: object, words: Sequence[str]) -> bool:

@@ -37,9 +37,7 @@ def _translated(path: Path, values: Mapping[str, Any]) -> Layers | None:
     if found is None:
         for key in foreign:
             if isinstance(values[key], Mapping) and (hint := remedy("section", key)):
-                raise ConfigError(
-                    f"{path}: no job has a section {key!r}. What reads such files is a plugin.{hint}"
-                )
+                raise ConfigError(f"{path}: no job has a section {key!r}. A plugin reads such files.{hint}")
     return found
 
 

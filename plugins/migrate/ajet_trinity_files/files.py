@@ -424,7 +424,10 @@ class _Reading:
             file.implied["backbone.name"] = self._backbone
         if file.mode in ONLINE:
             buffer = self._given.get("buffer.trainer_input.experience_buffer.name", "experience_buffer")
-            store = {"store": f"{file.folder}/{buffer}.db", "folder": file.folder, "port": 8010}
+            store: dict[str, Any] = {"store": f"{file.folder}/{buffer}.db", "folder": file.folder}
+            store |= {"host": "0.0.0.0", "keyless": True, "port": 8010}
+            if isinstance(batch := file.values.get("train.batch_size"), int):
+                store["rollback.ratings"] = max(batch, 2)
             file.implied |= {f"plugins.online.{key}": value for key, value in store.items()}
         else:
             file.implied |= {

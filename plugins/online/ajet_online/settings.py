@@ -68,6 +68,9 @@ class OnlineSettings(Settings):
         "127.0.0.1",
         description="Address on which the explorer listens; any but a loopback address is open to the network.",
     )
+    keyless: bool = Field(
+        False, description="Whether an explorer that listens on a loopback address answers without a key."
+    )
     port: int = Field(8000, ge=0, le=65535, description="Port of the explorer; 0 means a free one.")
     drain: Seconds = Field(
         30.0,
