@@ -8,7 +8,7 @@ SAVED = $(if $(SAVE),bench/save.py $(SAVE))
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
-BASE := $(addprefix plugins/,openai_sdk environments readers judges local loggers vllm audit advice rejudge)
+BASE := $(addprefix plugins/,openai_sdk environments readers judges local loggers vllm audit advice migrate rejudge)
 FRAMEWORKS := $(addprefix plugins/,langgraph agentscope openai_agents autogen)
 PLUGINS := $(BASE) plugins/online plugins/prompts plugins/studio plugins/tinker $(FRAMEWORKS)
 # They need Ray, and verl or Trinity, or Harbor and Python 3.12, in environments of their own; here they show what they say
@@ -121,7 +121,7 @@ test-vllm: .venv-vllm/.installed ## the engine vllm, beside vLLM's CPU build in 
 	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind timeout -k 20 7200 .venv-vllm/bin/python -m pytest tests/plugins/vllm $(TIER) $(ARGS)
 
 VERL_TESTS := tests/plugins/verl/cpu tests/plugins/verl/cpu/vllm_metadata
-OF_VERL := openai_sdk environments readers judges local loggers verl vllm online audit advice
+OF_VERL := openai_sdk environments readers judges local loggers verl vllm migrate online audit advice
 .venv-verl/.installed: pyproject.toml $(OF_VERL:%=plugins/%/pyproject.toml) $(VERL_TESTS:%=%/pyproject.toml) tests/plugins/verl/requirements.txt tests/plugins/vllm/overrides.txt
 	$(call uv_environment,-r tests/plugins/verl/requirements.txt $(OF_VERL:%=-e plugins/%) $(VERL_TESTS:%=-e %))
 
@@ -137,7 +137,7 @@ test-verl: .venv-verl/.installed ## the backbone verl: jobs on this CPU, through
 verify-verl: .venv-verl/.installed ## the slow tests with verl: does a job learn, two nodes, kill and resume
 	$(ON_CPU) timeout -k 20 14400 .venv-verl/bin/python -m pytest tests/plugins/verl tests/plugins/vllm -m slow -s $(ARGS)
 
-OF_TRINITY := openai_sdk environments readers judges local loggers trinity
+OF_TRINITY := openai_sdk environments readers judges local loggers migrate trinity
 .venv-trinity/.installed: pyproject.toml $(OF_TRINITY:%=plugins/%/pyproject.toml) tests/plugins/trinity/cpu/pyproject.toml tests/plugins/trinity/requirements.txt tests/plugins/trinity/overrides.txt
 	@python3 -m venv --clear $(@D)
 	@$(@D)/bin/python $(INSTALL) --overrides tests/plugins/trinity/overrides.txt -e '.[chat]' -r tests/plugins/trinity/requirements.txt $(OF_TRINITY:%=-e plugins/%) -e tests/plugins/trinity/cpu openai

@@ -98,7 +98,7 @@ ENVIRONMENTS: dict[str, Environment | Library] = {
     "openai-3": Environment(("openai>=3,<4",), *SDK),
     "agentscope-1": Environment(
         ("agentscope==1.0.21", "openai<3", "mcp<2", "greenlet", "tqdm"),
-        ("agentscope", "environments", "local", "loggers", "prompts", "readers[huggingface]"),
+        ("agentscope", "environments", "local", "loggers", "migrate", "prompts", "readers[huggingface]"),
         ("tests/plugins/agentscope", "tests/examples/test_agentscope_tuner.py"),
     ),
     "frameworks-openai-3": frameworks(

@@ -304,7 +304,8 @@ def api_page() -> Iterator[str]:
     yield "What `import ajet` gives; [the Python API](../python.md) is the guide. `arun`, `acheck`, `aforecast`, `aevaluate`,"
     yield "`arejudge`, `aselect_model` and `atune_prompt` are the awaitable versions of those without the `a`.\n"
     found = {name: f"ajet.{module}" for name, module in ajet._WHERE.items()}
-    found |= {e.name: e.module for e in entry_points(group="ajet.names") if e.attr}  # the others are modules
+    # The others are modules, or for programs of the earlier AgentJet.
+    found |= {e.name: e.module for e in entry_points(group="ajet.names") if e.name in found}
     left = {name: module for name, module in found.items() if not (name[0] == "a" and name[1:] in found)}
     for title, modules in PARTS.items():
         yield f"\n## {title}\n"

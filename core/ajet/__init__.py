@@ -60,7 +60,6 @@ _WHERE = {
     "TunedPrompts": "api.prompts",
     "Tuner": "interfaces.workflow",
     "Unreadable": "services.llm_client",
-    "Workflow": "earlier.programs",
     "WorkflowOutput": "types",
     "WorkflowPlugin": "interfaces.workflow",
     "acheck": "api.jobs",
@@ -93,8 +92,9 @@ _WHERE = {
 }
 # Without those of plugins, so that `import *` works where these are not installed.
 __all__ = [name for name, where in _WHERE.items() if where != "plugin_names"]
-_EARLIER = ("AgentJetJob", "AjetTuner", "BaseJudge", "WorkflowTask", "bp")
-"""Names of programs that were written for the earlier AgentJet (`ajet.earlier`)."""
+
+_EARLIER = ("AgentJetJob", "AjetTuner", "BaseJudge", "Workflow", "WorkflowTask", "bp")
+"""Names of programs that were written for the earlier AgentJet, from a plugin; `dir` leaves them out."""
 
 if TYPE_CHECKING:
     from ajet.api.jobs import acheck as acheck
@@ -127,11 +127,6 @@ if TYPE_CHECKING:
     from ajet.api.serving import serve as serve
     from ajet.capture.context import label as label
     from ajet.capture.context import passthrough as passthrough
-    from ajet.earlier.programs import AgentJetJob as AgentJetJob
-    from ajet.earlier.programs import AjetTuner as AjetTuner
-    from ajet.earlier.programs import BaseJudge as BaseJudge
-    from ajet.earlier.programs import Workflow as Workflow
-    from ajet.earlier.programs import WorkflowTask as WorkflowTask
     from ajet.hookspecs import hookimpl as hookimpl
     from ajet.interfaces.algorithm import Algorithm as Algorithm
     from ajet.interfaces.backbone import Trainer as Trainer
@@ -161,8 +156,13 @@ if TYPE_CHECKING:
     from ajet.job.job import Job as Job
     from ajet.job.models import find_recipe as find_recipe
     from ajet.job.models import model_source as model_source
+    from ajet.plugin_names import AgentJetJob as AgentJetJob
+    from ajet.plugin_names import AjetTuner as AjetTuner
+    from ajet.plugin_names import BaseJudge as BaseJudge
     from ajet.plugin_names import Forecast as Forecast
     from ajet.plugin_names import Rejudged as Rejudged
+    from ajet.plugin_names import Workflow as Workflow
+    from ajet.plugin_names import WorkflowTask as WorkflowTask
     from ajet.plugin_names import aforecast as aforecast
     from ajet.plugin_names import arejudge as arejudge
     from ajet.plugin_names import forecast as forecast
@@ -184,13 +184,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _EARLIER:
-        from ajet.earlier.modules import kept
-
-        return kept(name)
-    if name not in _WHERE:
+    where = "plugin_names" if name in _EARLIER else _WHERE.get(name)
+    if where is None:
         raise AttributeError(f"module 'ajet' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"ajet.{_WHERE[name]}"), name)
+    value = getattr(importlib.import_module(f"ajet.{where}"), name)
     globals()[name] = value
     return value
 
@@ -199,17 +196,17 @@ def __dir__() -> list[str]:
     return sorted(_WHERE)
 
 
-class _EarlierModules:
-    """Finds import paths of the earlier AgentJet. Python asks it last, for modules that nothing else finds."""
+class _PluginModules:
+    """Finds modules below `ajet` that plugins bring. Python asks it last, for modules that nothing else finds."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> Any:
         """The module's spec, or None."""
         if not name.startswith("ajet."):
             return None
-        from ajet.earlier.modules import find_spec
+        from ajet.plugin_names import find_spec
 
         return find_spec(name)
 
 
-sys.meta_path.append(_EarlierModules)
+sys.meta_path.append(_PluginModules)

@@ -19,9 +19,6 @@ from ajet.api.results import FewEpisodes as FewEpisodes
 from ajet.job import DEFAULT_BACKBONE as DEFAULT_BACKBONE
 from ajet.job.arguments import TUNING as TUNING
 from ajet.job.config import JobConfig as JobConfig, Layers as Layers, parse_set as parse_set
-from ajet.job.from_trinity import (
-    Taskset as Taskset, TrinityFile as TrinityFile, training_file as training_file, trinity_file as trinity_file,
-)
 from ajet.job.layers import import_from_here as import_from_here, job_layers as job_layers, lay_sets as lay_sets
 from ajet.job.models import (
     cached as cached, check_available as check_available, check_vocabulary as check_vocabulary, generation_config as generation_config,
@@ -33,7 +30,6 @@ from ajet.job.prepare import (
     prepare as prepare, resolved as resolved,
 )
 from ajet.job.spec import JobSpec as JobSpec
-from ajet.job.trinity_keys import SAME as SAME
 
 # Plugins
 from ajet.plugins import load_plugins as load_plugins, validated as validated
@@ -125,7 +121,7 @@ from ajet.capture.gateway.bodies import Bodies as Bodies, Gone as Gone
 from ajet.capture.gateway.http_server import BACKLOG as BACKLOG, make_protocol as make_protocol
 from ajet.capture.gateway.listening import QUEUED as QUEUED, listen as listen, url_of as url_of, warn_of_network as warn_of_network
 from ajet.capture.gateway.metrics import exposition as exposition, labelled as labelled
-from ajet.capture.gateway.origin import foreign as foreign
+from ajet.capture.gateway.origin import foreign as foreign, is_loopback as is_loopback
 from ajet.capture.gateway.server import Admitted as Admitted, Gateway as Gateway, Page as Page
 from ajet.capture.gateway.stopping import stopped as stopped
 from ajet.capture.hook import Capture as Capture

@@ -12,17 +12,20 @@ where ``run`` is a function with typer's annotations or a `typer.Typer`. `ajet -
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ajet.capture.hook import Capture
     from ajet.capture.wires import Wire
     from ajet.interfaces.base import Plugin
     from ajet.interfaces.events import Attempt, CheckpointSaved, EpisodeEnd, RunEnd, RunStart, StepEnd
+    from ajet.interfaces.judge import Judge
     from ajet.interfaces.source import EpisodeSource
     from ajet.interfaces.workflow import LoadedWorkflow
     from ajet.types import Finding
@@ -60,9 +63,27 @@ def ajet_workflows(workflow: Any) -> LoadedWorkflow | None:
 
 
 @hookspec(firstresult=True)
+def ajet_as_judge(judge: Any) -> Judge | None:
+    """A `ajet.Judge` made of the object that the job's key ``judge`` names, or None. Not asked for subclasses of `ajet.Judge`.
+    The first answer wins; raise ConfigError for what is meant for the plugin and wrong."""
+
+
+@hookspec(firstresult=True)
+def ajet_command_line(arguments: Sequence[str]) -> None:
+    """The arguments of `ajet` begin with an option that it does not have. A plugin that knows it raises ConfigError, which says
+    what to run."""
+
+
+@hookspec(firstresult=True)
 def ajet_episode_source(where: str) -> EpisodeSource | None:
     """The episodes at an address that is not a run folder, such as the URL or the file of a database, for `ajet studio`. None if the
     address is not for this plugin; raise AjetError if it is and cannot be opened. The first answer wins."""
+
+
+@hookspec(firstresult=True)
+def ajet_job_file(path: Path, values: Mapping[str, Any]) -> Any:
+    """The job that a file of another program says, as `ajet.backbones.Layers`, or None. Asked for files with keys that no job
+    has. The first answer wins; raise ConfigError for a file that has to be translated first."""
 
 
 @hookspec

@@ -21,6 +21,17 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
         "recipe": "calculator gguf smollm2 smollm2-tools starter starter-vision",
     },
     "loggers": {"command": "fetch", "logger": "mlflow otel store swanlab tensorboard trackio wandb"},
+    "migrate": {
+        "command": "config.from-earlier config.from-trinity",
+        "module": "backbone context_tracker copilot data_generator launcher schema task_judge task_reader task_rollout task_runner "
+        "tuner tuner_lib workflow utils.cleaner utils.compute_madness utils.config_utils utils.core_env_vars utils.dynamic_import "
+        "utils.env_service_client utils.launch_utils utils.pty utils.robust_dashscope utils.sington utils.smart_daemon "
+        "utils.testing_utils utils.thread_executors utils.tokenizer utils.vsdb",
+        "name": "AgentJetJob AjetTuner BaseJudge Workflow WorkflowTask bp",
+        "option": "--conf --backbone --exp-dir --debug --db --kill --prefix --with-appworld --with-deepfinance --with-webshop "
+        "--with-bfcl --with-crafters --with-ray --with-ray-cluster --with-logview --reboot --skip-check-avail-gpu --autokill",
+        "section": "ajet astune astuner buffer cluster explorer synchronizer",
+    },
     "online": {"algorithm": "kto reinforce", "command": "online", "reader": "store"},
     "prompts": {"backbone": "prompts", "command": "tune-prompt"},
     "readers": {"reader": "environment generated gymnasium huggingface jsonl random reasoning_gym traces"},
@@ -31,14 +42,18 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "verl": {"backbone": "verl", "service": "ray"},
     "vllm": {"engine": "vllm"},
 }
-"""Extra -> kind -> names."""
+"""Extra -> kind -> names. A ``module`` is below `ajet`, an ``option`` the first word after ``ajet``, and a ``section`` one of
+files that other programs read."""
 
 
 def remedy(kind: str, name: str) -> str:
     """`` It comes with pip install 'ajet[readers]'.`` for a plugin of ours; else nothing."""
-    for extra, kinds in EXTRAS.items():
-        if name in kinds.get(kind, "").split():
-            if extra == "loggers" and name != "tensorboard":  # each needs a package of its own, too
-                return f" It comes with pip install 'ajet-plugin-loggers[{name}]'."
-            return f" It comes with pip install 'ajet[{extra}]'."
-    return ""
+    extra = extra_of(kind, name)
+    if extra == "loggers" and name != "tensorboard":  # each needs a package of its own, too
+        return f" It comes with pip install 'ajet-plugin-loggers[{name}]'."
+    return f" It comes with pip install 'ajet[{extra}]'." if extra else ""
+
+
+def extra_of(kind: str, name: str) -> str | None:
+    """The extra that brings a plugin of ours; None for other names."""
+    return next((extra for extra, kinds in EXTRAS.items() if name in kinds.get(kind, "").split()), None)

@@ -1,8 +1,17 @@
 """For type checkers: where the names of `ajet.plugin_names` are."""
 
+from importlib.machinery import ModuleSpec
+
 from ajet_advice.api import Forecast as Forecast
 from ajet_advice.api import aforecast as aforecast
 from ajet_advice.api import forecast as forecast
+from ajet_migrate.earlier.programs import AgentJetJob as AgentJetJob
+from ajet_migrate.earlier.programs import AjetTuner as AjetTuner
+from ajet_migrate.earlier.programs import BaseJudge as BaseJudge
+from ajet_migrate.earlier.programs import Workflow as Workflow
+from ajet_migrate.earlier.programs import WorkflowTask as WorkflowTask
 from ajet_rejudge.api import Rejudged as Rejudged
 from ajet_rejudge.api import arejudge as arejudge
 from ajet_rejudge.api import rejudge as rejudge
+
+def find_spec(name: str) -> ModuleSpec | None: ...

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from ajet import cli
+from ajet import ConfigError, cli
 from tests.patience import PATIENCE
 
 from .conftest import Folder
@@ -156,6 +156,29 @@ def test_a_command_of_ours_that_is_not_installed_says_what_to_install(
         outcome.err
         == "error: the command `ajet fly` is not installed. It comes with pip install 'ajet[hangar]'.\n"
     )
+
+
+def test_what_a_plugin_that_is_not_installed_would_read_says_what_to_install(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangar = {
+        "command": "config.from-glider",
+        "module": "gliders",
+        "name": "Glider",
+        "option": "--glide",
+        "section": "wings",
+    }
+    monkeypatch.setattr("ajet.own_plugins.EXTRAS", {"hangar": hangar})
+    folder.write("wings.yaml", "wings: {span: 15}\n")
+    for words in (["config", "from-glider", "wings.yaml"], ["--glide", "far"], ["run", "wings.yaml"]):
+        outcome = folder.ajet(*words)
+        assert outcome.code == 2 and outcome.err.count("\n") == 1
+        assert outcome.err.endswith("It comes with pip install 'ajet[hangar]'.\n")
+    for line in ("from ajet.plugin_names import Glider", "from ajet.gliders.big import Glider"):
+        with pytest.raises(
+            ConfigError, match=r"is not installed\. It comes with pip install 'ajet\[hangar\]'"
+        ):
+            exec(line, {})
 
 
 def test_a_bug_is_shown_with_its_traceback_and_exit_code_1(

@@ -1,8 +1,8 @@
-"""``ajet config``: what a key does, its default, its value and where that came from; job files from those of Trinity-RFT."""
+"""``ajet config``: what a key does, its default, its value and where that came from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,50 +57,6 @@ def explain(
         print(listed(k, layers))
     if every:
         print("The fields of a reader, a judge or an algorithm: ajet plugins show NAME")
-
-
-@app.command("from-trinity")
-def from_trinity(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A configuration file of Trinity-RFT.")],
-    backbone: Annotated[str, typer.Option(help="The backbone that the job is for.")] = "local",
-) -> None:
-    """Print the job file that says the same as a configuration file of Trinity-RFT. On stderr: the keys without effect."""
-    import yaml
-
-    from ajet.job.from_trinity import job_values, trinity_file
-    from ajet.types import ConfigError
-    from ajet.utils.terminal import tell
-
-    found = trinity_file(file, backbone)
-    if found is None:
-        said = "is not a configuration of Trinity-RFT" if file.is_file() else "no such file"
-        raise ConfigError(f"{file}: {said}. Name a YAML file that `trinity run --config` takes.")
-    values = job_values(found, _records)
-    for line in found.warnings():
-        tell(line)
-    print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
-
-
-def _records(reader: Mapping[str, Any]) -> int:
-    """How many tasks a reader reads. Raises ConfigError."""
-    from ajet.interfaces.reader import Reader
-    from ajet.job.layers import job_layers
-    from ajet.job.prepare import build_plugin
-
-    built = build_plugin(job_layers(None), Reader, reader, "task.reader")
-    return sum(1 for _ in built.tasks())
-
-
-@app.command("from-earlier")
-def from_earlier(
-    file: Annotated[
-        Path, typer.Argument(metavar="OLD.yaml", help="A job file of the earlier AgentJet (0.0.1).")
-    ],
-) -> None:
-    """Print the job file that says the same as one of the earlier AgentJet. Its comments: the keys without a counterpart."""
-    from ajet.earlier.job_file import new_job_file
-
-    print(new_job_file(file), end="")
 
 
 def listed(key: KeyHelp, layers: Layers | None) -> str:

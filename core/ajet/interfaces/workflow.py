@@ -20,9 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from ajet.earlier.job_file import todays_name
-from ajet.earlier.programs import Workflow as EarlierWorkflow
-from ajet.earlier.programs import earlier_arguments, field_without_model
 from ajet.interfaces.base import Plugin
 from ajet.types import AjetError, ConfigError, Task, WorkflowOutput
 from ajet.utils.signature import Binding, bind
@@ -205,16 +202,12 @@ class LoadedWorkflow:
             call = self.target.execute
         given = self.arguments
         binding = Binding(_OFFERED[:given]) if isinstance(given, int) else given
-        owner = getattr(call, "__self__", None)
 
         def run(task: Task, tuner: Tuner) -> Any:
             if self.withheld:
                 kept = {name: value for name, value in task.metadata.items() if name not in self.withheld}
                 task = replace(task, metadata=kept)
-            arguments = {"task": task, "tuner": tuner}
-            if isinstance(owner, EarlierWorkflow):
-                arguments = earlier_arguments(owner, task, tuner)
-            return binding.partial(call, arguments)()
+            return binding.partial(call, {"task": task, "tuner": tuner})()
 
         return run
 
@@ -249,12 +242,6 @@ def make_workflow(target: Any, spec: str, hook: Any = None) -> LoadedWorkflow:
         call = getattr(target, "execute", None)
         if not callable(call):
             raise ConfigError(f"workflow {spec}", "the class has no method `execute(self, task, tuner)`.")
-        if (name := field_without_model(target)) is not None:
-            raise ConfigError(
-                f"workflow {spec}",
-                f"{name} is a pydantic Field, but the class is not a pydantic model. Write the value itself, "
-                f"{name} = …, or derive the class from ajet.Workflow.",
-            )
         bound = int(not isinstance(inspect.getattr_static(target, "execute"), staticmethod | classmethod))
         _check_constructor(target, spec)
     try:
@@ -267,6 +254,11 @@ def make_workflow(target: Any, spec: str, hook: Any = None) -> LoadedWorkflow:
 def coerce_output(returned: Any) -> WorkflowOutput:
     """What a workflow returned, as a WorkflowOutput: any other value becomes its response."""
     return returned if isinstance(returned, WorkflowOutput) else WorkflowOutput(response=returned)
+
+
+def todays_name(name: str) -> str:
+    """``module:Name`` also for ``module->Name``; any other text as it is."""
+    return name if ":" in name else name.replace("->", ":")
 
 
 def load_object(spec: str, what: str) -> Any:

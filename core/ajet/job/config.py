@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from ajet.earlier.job_file import refuse_earlier
 from ajet.interfaces.base import (
     ChatModelSpec,
     JudgeSpec,
@@ -30,7 +29,6 @@ from ajet.interfaces.base import (
 )
 from ajet.job import DEFAULT_BACKBONE
 from ajet.job.arguments import ARGUMENTS, giving
-from ajet.job.trinity_keys import is_trinity
 from ajet.learning.alarms import NAMES
 from ajet.learning.settings import LoraSettings, SelectorSettings, TrainSettings
 from ajet.plugins import explain_validation
@@ -299,11 +297,6 @@ def read_job_file(path: Path) -> dict[str, Any]:
     data = read_yaml(path)
     if data is None:
         return {}
-    refuse_earlier(path, data)
-    if is_trinity(data):
-        raise ConfigError(
-            f"{path}: is a configuration of Trinity-RFT. Its job file is printed by: ajet config from-trinity {path}"
-        )
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a job file is a mapping of keys, found {type(data).__name__}.")
     return data

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ajet.job.arguments import SET
-from ajet.job.config import Layers, parse_set, read_job_file
+from ajet.job.config import JobConfig, Layers, parse_set, read_job_file
 from ajet.job.objects import OWN_LOOP, lay_object
+from ajet.own_plugins import remedy
+from ajet.plugins import load_plugins
 from ajet.types import ConfigError
 from ajet.utils.keys import leaves
 
@@ -17,9 +19,26 @@ from ajet.utils.keys import leaves
 def job_layers(job_file: Path | None) -> Layers:
     """The layers of a job file, or none yet. Raises ConfigError."""
     layers = Layers()
-    if job_file is not None:
-        layers.add(read_job_file(job_file), str(job_file), job_file.resolve().parent)
+    if job_file is None:
+        return layers
+    values = read_job_file(job_file)
+    if (found := _translated(job_file, values)) is not None:
+        return found
+    layers.add(values, str(job_file), job_file.resolve().parent)
     return layers
+
+
+def _translated(path: Path, values: Mapping[str, Any]) -> Layers | None:
+    """The layers of a file of another program, which a plugin reads (`ajet_job_file`); None for a job file. Raises ConfigError."""
+    foreign = [key for key in values if key not in JobConfig.model_fields]
+    if not foreign and not isinstance(values.get("model"), Mapping):
+        return None
+    found: Layers | None = load_plugins().manager.hook.ajet_job_file(path=path, values=values)
+    if found is None:
+        for key in foreign:
+            if isinstance(values[key], Mapping) and (hint := remedy("section", key)):
+                raise ConfigError(f"{path}: no job has a section {key!r}. A plugin reads such files.{hint}")
+    return found
 
 
 def resumed_layers(run_dir: Path) -> Layers:

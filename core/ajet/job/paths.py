@@ -15,11 +15,10 @@ from typing import Annotated, Any, TypeGuard, TypeVar, Union
 from pydantic import BaseModel
 
 from ajet.capture.process.importing import refusing_calls
-from ajet.earlier.job_file import todays_name
 from ajet.interfaces.base import CodePath, PathOrName, Settings, SpecOf, by_type
 from ajet.interfaces.judge import Judge
 from ajet.interfaces.service import Command
-from ajet.interfaces.workflow import load_object
+from ajet.interfaces.workflow import load_object, todays_name
 from ajet.job.config import BackboneSettings, JobConfig, Layers
 from ajet.job.objects import is_object
 from ajet.plugins import Plugins

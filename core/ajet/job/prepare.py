@@ -12,7 +12,6 @@ import numpy as np
 import yaml
 
 from ajet.capture.process.importing import refusing_calls
-from ajet.earlier.programs import BaseJudge, judge_function
 from ajet.interfaces.algorithm import Algorithm
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities
 from ajet.interfaces.base import Settings, by_type
@@ -274,8 +273,9 @@ class _Builder:
             return found
         if isinstance(found, type) and issubclass(found, Judge):
             return validated(found, changed_fields(found, fields, where, self.judges), where)
-        if isinstance(found, type) and issubclass(found, BaseJudge) and not fields:
-            return FunctionJudge(function=judge_function(found))
+        made: Judge | None = self.plugins.manager.hook.ajet_as_judge(judge=found)
+        if made is not None and not fields:
+            return made
         if isinstance(found, type) or not callable(found):
             what = (
                 "the class is not a subclass of ajet.Judge" if isinstance(found, type) else "is not callable"

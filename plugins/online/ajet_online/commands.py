@@ -117,7 +117,7 @@ def explore_command(
 ) -> None:
     """Serve a model, record each reply in a store, and take feedback."""
     from ajet import ConfigError
-    from ajet.backbones import checked_key, import_from_here, load_named, make_progress, tell
+    from ajet.backbones import checked_key, import_from_here, is_loopback, load_named, make_progress, tell
     from ajet_online.keys import Keys
     from ajet_online.processes import explore, given
 
@@ -139,9 +139,11 @@ def explore_command(
             sets=sets or (),
             progress=progress,
         )
+    keyless = what.settings.keyless and is_loopback(host or what.settings.host) and not key
+    one = Keys.unasked(rate) if keyless else Keys.single(single, rate)
     explore(
         what,
-        Keys.read(keys) if keys else Keys.single(single, rate),
+        Keys.read(keys) if keys else one,
         host=host,
         port=port,
         most_calls=most_calls,
@@ -149,7 +151,7 @@ def explore_command(
         say=tell,
         ready=lambda url: print(
             f"exploring with {what.model} at {url}/v1, recorded in {what.settings.store} (Ctrl-C stops it)"
-            + ("" if key or keys else f"\nkey: {single}"),
+            + ("" if key or keys or keyless else f"\nkey: {single}"),
             flush=True,
         ),
     )

@@ -64,8 +64,9 @@ class Sent:
 class Keys:
     """Finds the key that a request has sent."""
 
-    def __init__(self, keys: Collection[Key]) -> None:
+    def __init__(self, keys: Collection[Key], *, asked: bool = True) -> None:
         self._keys = list(keys)
+        self._asked = asked
 
     def share(self, most: int) -> int:
         """How many of ``most`` calls at once a key gets that sets no limit: of several, none takes all."""
@@ -75,6 +76,11 @@ class Keys:
     def single(cls, secret: str, rate: float | None = None) -> Keys:
         """One key for everything."""
         return cls([Key("default", secret, ROLES, rate)])
+
+    @classmethod
+    def unasked(cls, rate: float | None = None) -> Keys:
+        """No key is needed: whatever a client sends, its calls are those of one key with chat and feedback."""
+        return cls([Key("default", "", USUAL, rate)], asked=False)
 
     @classmethod
     def read(cls, path: Path) -> Keys:
@@ -101,6 +107,8 @@ class Keys:
         if key := self._find(sent or ""):
             return Sent(key, None)
         named = RUN.fullmatch(sent or "")
+        if not self._asked:
+            return Sent(self._keys[0], named["run"] if named else None)
         key = self._find(named["secret"]) if named else None
         return Sent(key, named["run"]) if key and named else None
 

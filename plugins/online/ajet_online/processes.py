@@ -34,7 +34,7 @@ from ajet_online.following import Follower, newest_loaded
 from ajet_online.keys import Keys
 from ajet_online.lifeline import hold_on
 from ajet_online.overview import note_bounds
-from ajet_online.settings import OnlineSettings, layers_of, online_settings
+from ajet_online.settings import OnlineSettings, online_settings
 from ajet_online.store import Store
 from ajet_online.switching import SwitchingEngine
 from ajet_online.trace import Message
@@ -68,7 +68,7 @@ def given(
     """What the arguments of `ajet online explore` say. ``model`` may be a job file; then ``sets`` are keys of the job, otherwise
     of the engine. Raises ConfigError."""
     is_job = model.endswith((".yaml", ".yml"))
-    layers = layers_of(Path(model)) if is_job else job_layers(None)
+    layers = job_layers(Path(model) if is_job else None)
     if is_job:
         lay_sets(layers, sets)
     settings = _with_store(online_settings(layers), store)
@@ -161,7 +161,7 @@ def train(job_file: Path, *, store: str | None, updates: int | None, sets: Itera
     from ajet.interfaces.progress import reporting_to
     from ajet_online.trainer import OnlineTrainer
 
-    layers = layers_of(job_file)
+    layers = job_layers(job_file)
     lay_sets(layers, sets)
     settings = _with_store(online_settings(layers), store)
     if updates:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from ajet import ConfigError
 from ajet.interfaces.base import Seconds, Settings
+from ajet.interfaces.helpers import read_yaml
 
 if TYPE_CHECKING:
-    from ajet.backbones import Layers, TrinityFile
+    from ajet.backbones import Layers
 
 
 LARGEST = 1e6
@@ -67,6 +68,9 @@ class OnlineSettings(Settings):
         "127.0.0.1",
         description="Address on which the explorer listens; any but a loopback address is open to the network.",
     )
+    keyless: bool = Field(
+        False, description="Whether an explorer that listens on a loopback address answers without a key."
+    )
     port: int = Field(8000, ge=0, le=65535, description="Port of the explorer; 0 means a free one.")
     drain: Seconds = Field(
         30.0,
@@ -101,31 +105,9 @@ COMMANDS = {"serve": "explore", "train": "train"}
 def command_of(path: Path) -> str:
     """The command of `ajet online` for a file: ``job`` for a job file; for one of Trinity-RFT it depends on the mode. Raises
     ConfigError."""
-    found = _trinity(path)
-    return COMMANDS[found.mode] if found else "job"
-
-
-def layers_of(path: Path) -> Layers:
-    """The layers of a job file, or of explorer.yaml or trainer.yaml of Trinity-RFT, whose keys without effect are printed. Raises
-    ConfigError."""
-    from ajet.backbones import job_layers, tell
-
-    found = _trinity(path)
-    for line in found.warnings() if found else ():
-        tell(line)
-    return found.full_layers() if found else job_layers(path)
-
-
-def _trinity(path: Path) -> TrinityFile | None:
-    from ajet.backbones import trinity_file
-
-    found = trinity_file(path)
-    if found and found.mode not in COMMANDS:
-        raise ConfigError(
-            f"{path}: mode: {found.mode!r} is not for online training. Set serve for the explorer or train for the trainer; "
-            "`ajet config from-trinity` makes jobs of other files."
-        )
-    return found
+    values = read_yaml(path) if path.is_file() else None
+    mode = values.get("mode") if isinstance(values, Mapping) else None
+    return COMMANDS.get(str(mode), "job")
 
 
 def online_settings(layers: Layers) -> OnlineSettings:

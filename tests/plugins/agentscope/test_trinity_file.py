@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from ajet.job.from_trinity import training_file
 from ajet.types import ConfigError
 from tests.tiny import save_tiny_model
 
@@ -27,6 +26,7 @@ from ajet_agentscope.tuner import (
     tune,
 )
 from ajet_agentscope.tuner.keys import JobKeys
+from ajet_trinity_files.files import training_file
 
 from .test_tune import RECORDS, ask, judge
 

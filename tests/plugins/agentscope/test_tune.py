@@ -23,7 +23,6 @@ from ..programs import CLOSED, require
 
 require("torch", "datasets")
 
-from ajet.job.trinity_keys import SAME
 from ajet_agentscope.tuner import (
     AlgorithmConfig,
     DatasetConfig,
@@ -41,6 +40,7 @@ from ajet_agentscope.tuner.experiment import removed_if_nothing_runs
 from ajet_agentscope.tuner.functions import TunerJudge
 from ajet_agentscope.tuner.keys import OTHERS, JobKeys, algorithm, model_keys
 from ajet_agentscope.tuner.tune import loggers_of
+from ajet_trinity_files.keys import SAME
 
 RECORDS = [{"question": f"say {i}", "answer": str(i)} for i in range(4)]
 Tune = Callable[..., TunedModel]
@@ -258,6 +258,7 @@ def test_thinking_is_the_chat_templates_variable(tuned: Tune) -> None:
 
 def test_vllms_parsers_are_not_needed_whatever_the_model(caplog: pytest.LogCaptureFixture) -> None:
     keys_of({"tool_call_parser": "hermes", "reasoning_parser": None}, "local")
+    keys_of({"tool_call_parser": None}, "local")
     assert caplog.messages == []
     keys_of({"tool_call_parser": "kimi_k2", "reasoning_parser": "qwen3"}, "verl")
     assert [message.partition(": no effect of ")[0::2] for message in caplog.messages] == [

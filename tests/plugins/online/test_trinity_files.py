@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import openai
@@ -14,11 +15,12 @@ import pytest
 import yaml
 
 from ajet.cli import run_program
-from ajet.job.trinity_keys import TABLE
+from ajet.job.layers import job_layers
 from ajet_online.schema import Stage
-from ajet_online.settings import OnlineSettings, command_of, layers_of, online_settings
+from ajet_online.settings import OnlineSettings, command_of, online_settings
 from ajet_online.store import Store
 from ajet_online.versions import Versions
+from ajet_trinity_files.keys import TABLE
 from tests.patience import PATIENCE
 from tests.tiny import save_tiny_model
 
@@ -74,26 +76,52 @@ def test_each_file_has_its_command_and_both_the_same_store(
         "train",
         "job",
     ]
-    explorer, trainer = (layers_of(Path(f"{name}.yaml")) for name in ("explorer", "trainer"))
+    explorer, trainer = (job_layers(Path(f"{name}.yaml")) for name in ("explorer", "trainer"))
     serving, training = online_settings(explorer), online_settings(trainer)
     assert serving.store == training.store == str(folder / "kept/shop/first/exp_buffer.db")
-    assert (serving.port, serving.host, serving.poll) == (0, "127.0.0.1", 10)
+    assert (serving.port, serving.host, serving.keyless, serving.poll) == (0, "127.0.0.1", True, 10)
+    assert training.rollback.ratings == trainer.job().train.batch_size == 2
     assert training.folder == str(folder / "kept/shop/first") and training.updates == 1
     job = trainer.job()
     assert (job.train.algorithm["type"], job.train.batch_size, job.train.keep_last) == ("ppo", 2, 4)
     assert "explorer.yaml: no effect of cluster.{gpu_per_node,node_num}" in capsys.readouterr().err
 
 
-def test_where_the_file_is_silent_the_explorer_listens_on_trinitys_port(folder: Path) -> None:
+def test_where_the_file_is_silent_the_explorer_listens_where_trinitys_does(folder: Path) -> None:
     (folder / "explorer.yaml").write_text(yaml.safe_dump({"mode": "serve", **SHARED}))
-    assert online_settings(layers_of(Path("explorer.yaml"))).port == 8010
+    settings = online_settings(job_layers(Path("explorer.yaml")))
+    assert (settings.host, settings.port) == ("0.0.0.0", 8010)
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "asked"),
+    [("127.0.0.1", [], False), ("0.0.0.0", [], True), ("127.0.0.1", ["--key", "k" * 20], True)],
+)
+def test_a_key_is_asked_for_unless_the_address_is_the_loopback(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, address: str, options: list[str], asked: bool
+) -> None:
+    explorer = {**EXPLORER, "explorer": {**EXPLORER["explorer"], "listen_address": address}}
+    (folder / "explorer.yaml").write_text(yaml.safe_dump(explorer))
+    given: list[Any] = []
+    monkeypatch.setattr(
+        "ajet_online.processes.given",
+        lambda path, **_: Mock(settings=online_settings(job_layers(Path(path)))),
+    )
+    monkeypatch.setattr("ajet_online.processes.explore", lambda what, keys, **_: given.append(keys))
+    assert run_program(["online", "explorer.yaml", *options]) == 0
+    for secret in (None, "EMPTY", "EMPTY~run-1"):
+        found = given[0].find(secret)
+        assert (found is None) is asked
+        assert found is None or (found.key.may("feedback") and not found.key.may("admin"))
 
 
 def test_a_file_of_another_mode_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "both.yaml").write_text(yaml.safe_dump(SHARED))
     assert run_program(["online", "both.yaml"]) == 2
-    assert capsys.readouterr().err.startswith(
-        "error: both.yaml: mode: 'both' is not for online training. Set serve"
+    assert (
+        capsys.readouterr().err
+        == "error: both.yaml: is a configuration of Trinity-RFT. Its job file is printed by: "
+        "ajet config from-trinity both.yaml\n"
     )
 
 
@@ -114,19 +142,19 @@ def test_the_files_serve_record_rate_and_train(folder: Path, tokenizer: Any) -> 
     explorer = subprocess.Popen([*ajet, "explorer.yaml"], cwd=folder, stdout=subprocess.PIPE, text=True)
     try:
         assert explorer.stdout
-        printed = explorer.stdout.readline() + explorer.stdout.readline()
-        url, key = re.findall(r"(http://\S+/v1),.*\nkey: (\S+)", printed)[0]
-        client = openai.OpenAI(base_url=url, api_key=key)
+        printed = explorer.stdout.readline()
+        (url,) = re.findall(r"(http://\S+/v1),", printed)
+        client = openai.OpenAI(base_url=url, api_key="EMPTY")
         for number in range(2):
             ask: Any = [{"role": "user", "content": f"say {number}"}]
             reply = client.chat.completions.create(model="model", messages=ask)
             feedback = {"msg_ids": [reply.id], "reward": float(number), "task_id": reply.id, "run_id": "0"}
-            sent = httpx.post(f"{url}/feedback", json=feedback, headers={"Authorization": f"Bearer {key}"})
-            assert sent.is_success
+            assert httpx.post(f"{url}/feedback", json=feedback).is_success
+        assert httpx.get(f"{url}/models").is_success
     finally:
         explorer.terminate()
         explorer.communicate(timeout=PATIENCE)
-    train = [*ajet, "trainer.yaml", "--set", "plugins.online.rollback.ratings=2"]
+    train = [*ajet, "trainer.yaml"]
     trained = subprocess.run(train, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
     assert trained.returncode == 0, trained.stderr
     store = Store.open(str(folder / "kept/shop/first/exp_buffer.db"))

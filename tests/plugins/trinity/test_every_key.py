@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from ajet.job.trinity_keys import AUXILIARY, TABLE, TASKSET
+from ajet_trinity_files.keys import AUXILIARY, TABLE, TASKSET
 
 
 def missing(section: Any, table: Mapping[str, Any], place: str = "") -> Iterator[str]:

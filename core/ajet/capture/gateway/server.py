@@ -373,7 +373,7 @@ class _App:
 
     def _session(self, asked: Caller, headers: Mapping[str, str]) -> Session:
         key = asked.key or key_in(headers.get)
-        session = self._find(key) if key else None
+        session = self._find(key or "")
         if session is None:
             what = (
                 "the key is not valid: its episode has ended or was never started"

@@ -74,7 +74,7 @@ class TunerModelConfig(Config):
     )
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs that share one inference engine.")
     inference_engine_num: int = Field(1, ge=1, description="Inference engines.")
-    tool_call_parser: str = Field("hermes", description="Format of the model's tool calls.")
+    tool_call_parser: str | None = Field("hermes", description="Format of the model's tool calls.")
     reasoning_parser: str | None = Field(
         "deepseek_r1", description="Format of the model's reasoning; None if it writes none."
     )

@@ -11,9 +11,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from ajet import AjetError, Algorithm, ConfigError
-from ajet.backbones import SAME, Layers, TrinityFile, load_plugins
+from ajet.backbones import Layers, load_plugins
 from ajet.interfaces.helpers import nearest
 from ajet_agentscope.tuner.config import AlgorithmConfig, DatasetConfig, TunerModelConfig
+from ajet_trinity_files.files import TrinityFile
+from ajet_trinity_files.keys import SAME
 
 log = logging.getLogger("ajet")
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ajet import ConfigError
-from ajet.backbones import Taskset, TrinityFile
 from ajet_agentscope.tuner.config import DatasetConfig, TunerModelConfig, ours
+from ajet_trinity_files.files import Taskset, TrinityFile
 
 _LENGTHS = {"total_epochs", "total_steps"}
 

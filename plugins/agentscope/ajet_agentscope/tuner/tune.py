@@ -10,7 +10,7 @@ from typing import Any
 
 import ajet
 from ajet import ConfigError
-from ajet.backbones import DEFAULT_BACKBONE, Layers, job_layers, load_plugins, training_file
+from ajet.backbones import DEFAULT_BACKBONE, Layers, job_layers, load_plugins
 from ajet.interfaces.helpers import nearest
 from ajet_agentscope.layout import Layout
 from ajet_agentscope.trinity_compat import make_importable
@@ -31,6 +31,7 @@ from ajet_agentscope.tuner.experiment import (
 )
 from ajet_agentscope.tuner.functions import TunerJudge, check_judge_function, check_workflow_function
 from ajet_agentscope.tuner.keys import TINKER, JobKeys, algorithm_keys, model_keys, refuse, steps_key
+from ajet_trinity_files.files import training_file
 
 log = logging.getLogger("ajet")
 PROJECTS = ("project", "experiment")

@@ -1,6 +1,6 @@
 """``python -m ajet.launcher``: how the earlier AgentJet was started, also by launch configurations of editors. It is ``ajet``."""
 
-from ajet.cli import main
+import runpy
 
 if __name__ == "__main__":
-    main()
+    runpy.run_module("ajet", run_name="__main__")

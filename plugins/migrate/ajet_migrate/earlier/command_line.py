@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ajet.types import ConfigError
+from ajet import ConfigError
 
 _WITH_VALUES = ("--conf", "--backbone", "--exp-dir", "--debug", "--db", "--kill", "--prefix")
 _SERVICES = {f"--with-{name}": name for name in ("appworld", "deepfinance", "webshop", "bfcl", "crafters")}
@@ -65,12 +65,12 @@ def _todays(given: Mapping[str, str], services: Sequence[str]) -> str:
 
 
 def _is_earlier_file(name: str) -> bool:
-    from ajet.earlier.job_file import is_earlier
-    from ajet.utils.yaml_file import read_yaml
+    from ajet.interfaces.helpers import read_yaml
+    from ajet_migrate.earlier.job_file import section_of
 
     path = Path(name)
     try:
-        return path.is_file() and is_earlier(read_yaml(path))
+        return path.is_file() and section_of(read_yaml(path)) is not None
     except ConfigError:
         # `ajet run` says what is wrong with the file.
         return False

@@ -6,55 +6,19 @@ subclassed, with what has taken its place.
 
 from __future__ import annotations
 
-import importlib
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from ajet.types import ContractBroken
+import ajet
+from ajet import ContractBroken
 
-_PACKAGES = [
-    "backbone",
-    "context_tracker",
-    "copilot",
-    "data_generator",
-    "schema",
-    "task_judge",
-    "task_reader",
-    "task_rollout",
-    "task_runner",
-    "tuner",
-    "tuner_lib",
-    "workflow",
-    "utils.cleaner",
-    "utils.compute_madness",
-    "utils.config_utils",
-    "utils.core_env_vars",
-    "utils.dynamic_import",
-    "utils.env_service_client",
-    "utils.launch_utils",
-    "utils.pty",
-    "utils.robust_dashscope",
-    "utils.sington",
-    "utils.smart_daemon",
-    "utils.testing_utils",
-    "utils.thread_executors",
-    "utils.tokenizer",
-    "utils.vsdb",
-]
-"""Modules and packages below ``ajet`` that are not there any more."""
-KEPT = {
-    "AgentJetJob": "earlier.programs:AgentJetJob",
-    "AjetTuner": "earlier.programs:AjetTuner",
-    "BaseJudge": "earlier.programs:BaseJudge",
-    "Workflow": "earlier.programs:Workflow",
-    "WorkflowOutput": "types:WorkflowOutput",
-    "WorkflowTask": "earlier.programs:WorkflowTask",
-    "bp": "utils.breakpoints:breakpoint",
-    "vscode_conditional_breakpoint": "utils.breakpoints:breakpoint",
-}
-"""Names that still have an object, wherever they are imported from."""
+_KEPT = ("AgentJetJob", "AjetTuner", "BaseJudge", "Workflow", "WorkflowOutput", "WorkflowTask", "bp")
+"""Names of `ajet`, wherever they are imported from."""
+_RENAMED = {"AstunerJob": "AgentJetJob", "ModelTuner": "AjetTuner", "vscode_conditional_breakpoint": "bp"}
 _GONE = {
     "AutoGraderJudge": "Set judge: {type: rubric, path: rubric.yaml}; `ajet judge learn` writes the file.",
     "BaseTaskReader": "Write a subclass of ajet.Reader, whose tasks() yields ajet.Task (docs/plugins.md).",
@@ -71,10 +35,10 @@ _GONE = {
 
 
 def find_spec(name: str) -> ModuleSpec | None:
-    """The spec of an earlier module, which is a package too, as all of its names may be modules; None for any other."""
-    below = name.removeprefix("ajet.")
-    known = any(below == one or below.startswith(f"{one}.") for one in _PACKAGES)
-    return ModuleSpec(name, _Loader(), is_package=True) if known else None
+    """The spec of an earlier module, which is a package too, as all of its names may be modules."""
+    if name == "ajet.launcher":
+        return spec_from_file_location(name, Path(__file__).with_name("launcher.py"))
+    return ModuleSpec(name, _Loader(), is_package=True)
 
 
 class _Loader(Loader):
@@ -89,15 +53,10 @@ class _Loader(Loader):
         def find(name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
-            return kept(name) if name in KEPT else _Gone(f"{module.__name__}.{name}", name)
+            name = _RENAMED.get(name, name)
+            return getattr(ajet, name) if name in _KEPT else _Gone(f"{module.__name__}.{name}", name)
 
         module.__dict__["__getattr__"] = find
-
-
-def kept(name: str) -> Any:
-    """The object of a name in `KEPT`."""
-    where, _, attribute = KEPT[name].partition(":")
-    return getattr(importlib.import_module(f"ajet.{where}"), attribute)
 
 
 class _Gone:

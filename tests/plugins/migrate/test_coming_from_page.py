@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from ajet.earlier.job_file import RENAMED
 from ajet.job.config import all_keys
 from ajet.plugins import load_plugins
+from ajet_migrate.earlier.job_file import RENAMED
 from tests.pages import page
 
 PAGE = page("docs/coming-from.md")

@@ -1,4 +1,4 @@
-"""What becomes of each key of a Trinity-RFT configuration (0.6) in a job: the one table of `ajet.job.from_trinity`."""
+"""What becomes of each key of a Trinity-RFT configuration (0.6) in a job: the one table of `ajet_trinity_files.files`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from ajet.utils.suggest import nearest
+from ajet.interfaces.helpers import nearest
 
 SAME: Mapping[str, str] = {
     "multi_step_grpo": "grpo",
@@ -52,6 +52,8 @@ class Rule:
     convert: Callable[[Any], Any] = lambda value: value
     """The value for the job, None for none. Raises ValueError, which says why the value is refused and what to do."""
     why: str = ""
+    usual: tuple[Any, ...] = ()
+    """Values of a key without effect that need no word."""
     only: str = ""
     """``verl`` or ``online``: elsewhere the key has no effect."""
 
@@ -60,12 +62,12 @@ def to(
     *keys: str, convert: Callable[[Any], Any] = lambda value: value, only: str = "", why: str = ""
 ) -> Rule:
     """The key sets keys of the job."""
-    return Rule(keys, convert, why, only)
+    return Rule(keys, convert, why, only=only)
 
 
-def unused(why: str) -> Rule:
-    """The key has no effect here."""
-    return Rule(why=why)
+def unused(why: str, *usual: Any) -> Rule:
+    """The key has no effect here, which is said unless its value is one of the usual."""
+    return Rule(why=why, usual=usual)
 
 
 def refused(remedy: str, *unless: Any) -> Rule:
@@ -169,7 +171,7 @@ def _rows(prefix: str, names: str, rule: Rule) -> dict[str, Rule]:
 
 
 READ = Rule()
-"""The key says something together with others (`ajet.job.from_trinity`)."""
+"""The key says something together with others (`ajet_trinity_files.files`)."""
 _AUTOMATIC = refused("Trinity sets it itself. Remove the key")
 _ENGINE = "the backbone chooses its engines, and how they run; with `verl`, keys below backbone.verl say it"
 _PROCESS = "the backbone plans memory and processes itself"
@@ -326,11 +328,21 @@ _ROLLOUT_MODEL: Mapping[str, Rule] = {
     "gpu_memory_utilization": _verl(f"{_ROLLOUT}.gpu_memory_utilization"),
     "enforce_eager": _verl(f"{_ROLLOUT}.enforce_eager"),
     "name": unused("the trained model is the target `policy`"),
-    **_rows(
-        "", "model_path temperature top_p top_k max_model_len max_response_tokens enable_thinking", _AUTOMATIC
-    ),
+    "model_path": _AUTOMATIC,
+    "max_model_len": to("rollout.context_length"),
+    "temperature": to("rollout.sampling.temperature", "eval.sampling.temperature"),
+    "top_p": to("rollout.sampling.top_p", "eval.sampling.top_p"),
+    "top_k": to("rollout.sampling.top_k", "eval.sampling.top_k", convert=_positive),
+    "max_response_tokens": to("rollout.sampling.max_tokens", "eval.sampling.max_tokens"),
+    "enable_thinking": to("rollout.chat_template.enable_thinking"),
 }
+"""Those that have a key of a job are of ``model``, too, and stronger here."""
 
+_OF_LOSSES = (
+    "clip_ratio_c loss_agg_mode advantage_threshold clip_mode enable_phi_function epsilon epsilon_high epsilon_high_prime epsilon_low "
+    "epsilon_low_prime grpo_loss_agg_mode mu mu_decay_steps mu_peak mu_valley mu_warmup_steps regularizer regularizer_coef "
+    "sft_loss_agg_mode tau tau_neg tau_pos temp weight"
+)
 _BUFFER = (
     "capacity max_read_timeout max_retry_times max_retry_interval replay_buffer split subset_name format "
     "enable_progress_bar data_selector schema_type index batch_size tokenizer_path total_epochs total_steps ray_namespace"
@@ -369,8 +381,8 @@ TABLE: Mapping[str, Rule] = {
     ),
     "algorithm.advantage_fn_args.step_norm": unused("an episode counts once, however many calls it has"),
     "algorithm.advantage_fn_args.std_threshold": unused("groups of equal rewards are not learned from"),
-    "algorithm.advantage_fn_args.std_cal_level": refused(
-        "AgentJet normalizes over the group. Remove the key, or choose reinforceplusplus, which normalizes over the batch",
+    "algorithm.advantage_fn_args.std_cal_level": unused(
+        "AgentJet normalizes over the group; the algorithm reinforceplusplus normalizes over the batch",
         "group",
     ),
     **_rows(
@@ -387,16 +399,13 @@ TABLE: Mapping[str, Rule] = {
         "adaptive target_kl horizon",
         refused("AgentJet's train.kl is constant. Remove the key"),
     ),
-    "algorithm.policy_loss_fn": refused(
-        "an algorithm of AgentJet has its own loss. Remove the key, or choose another algorithm.algorithm_type",
-        *("ppo", "gspo", "cispo", "dpo", "sft"),
-    ),
+    "algorithm.policy_loss_fn": unused(_TABLE_OF_LOSS, *("ppo", "gspo", "cispo", "dpo", "sft")),
     "algorithm.policy_loss_fn_args.clip_range": to("train.algorithm.clip_low", "train.algorithm.clip_high"),
     "algorithm.policy_loss_fn_args.clip_range_low": to("train.algorithm.clip_low"),
     "algorithm.policy_loss_fn_args.clip_range_high": to("train.algorithm.clip_high"),
     "algorithm.policy_loss_fn_args.beta": to("train.algorithm.beta"),
     "algorithm.policy_loss_fn_args.label_smoothing": to("train.algorithm.label_smoothing"),
-    **_rows("algorithm.policy_loss_fn_args.", "clip_ratio_c loss_agg_mode", unused(_TABLE_OF_LOSS)),
+    **_rows("algorithm.policy_loss_fn_args.", _OF_LOSSES, unused(_TABLE_OF_LOSS)),
     **_rows(
         "algorithm.policy_loss_fn_args.",
         "enable_sequence_masking delta_sequence_masking fallback_to_policy_gradient enable_mask_clip mask_clip_range_low "

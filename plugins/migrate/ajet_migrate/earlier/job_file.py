@@ -1,4 +1,5 @@
-"""Job files of the earlier AgentJet, whose keys stand below ``ajet:``: the table of their keys, and the new job file.
+"""Job files of the earlier AgentJet, whose keys stand below ``ajet:``, before it had this name below ``astuner:`` or ``astune:``: the
+table of their keys, and the new job file.
 
 A key that the file leaves out had a default. Where today's default is another one, the new file has the earlier default.
 """
@@ -13,10 +14,14 @@ from typing import Any
 
 import yaml
 
-from ajet.types import ConfigError
-from ajet.utils.keys import under
-from ajet.utils.yaml_file import read_yaml
+from ajet import ConfigError
+from ajet.backbones import under
+from ajet.interfaces.helpers import read_yaml
+from ajet.interfaces.workflow import todays_name
+from ajet_trinity_files.keys import TABLE, with_rules
 
+SECTIONS = ("ajet", "astuner", "astune")
+"""Names of the section with the keys."""
 _NONE = object()
 """No default that the new file needs."""
 _VERL, _ROLLOUT = "backbone.verl", "backbone.verl.actor_rollout_ref.rollout"
@@ -73,6 +78,7 @@ GONE: Mapping[str, str] = {
     "rollout.multi_turn.expected_steps": "batches are counted in tasks",
     "rollout.n_vllm_engine": "backbone.trinity.gpus are the GPUs that train; vLLM has the others",
     "rollout.name": "vLLM samples",
+    "rollout.use_agentscope_protocol": "",
     "rollout.mode": "the engine is always asynchronous",
     "rollout.val_kwargs.do_sample": "eval.sampling.temperature: 0 is greedy",
     "rollout.val_kwargs.top_k": "eval.sampling.top_k, where 0 means all",
@@ -110,23 +116,31 @@ _TRAINER = tuple(
 )
 _BY_CODE = (*_READERS, *_TRAINER)
 """Keys that code below translates."""
+_EARLIEST = {
+    "rollout.agentscope_learn_protocol": "rollout.user_workflow",
+    "rollout.agentscope_workflow": "rollout.user_workflow",
+    "rollout.agentscope_disable_toolcalls": "rollout.force_disable_toolcalls",
+}
+"""Keys that had another name at first."""
 _ALGORITHMS = {"gae": "ppo", "reinforce_plus_plus": "reinforce++", "grpo": "grpo", "rloo": "rloo"}
 _LOGGERS = ("tensorboard", "wandb", "mlflow", "swanlab", "trackio")
 _DASHSCOPE = {
     "base_url": "https://dashscope.aliyuncs.com/compatible-mode/v1",
     "api_key_env": "DASHSCOPE_API_KEY",
 }
+_OF_TRINITY = "`ajet config from-trinity` translates files of Trinity-RFT as a whole"
 _NUMBERS = 'import json; [print(json.dumps({"query": f"[dummy task @ {i}]", "random_number": i})) for i in range(1000)]'
 
 
-def is_earlier(values: Any) -> bool:
-    """Whether the values of a job file are those of the earlier AgentJet."""
-    return isinstance(values, Mapping) and isinstance(values.get("ajet"), Mapping)
+def section_of(values: Any) -> str | None:
+    """The section with the keys of a job file of the earlier AgentJet; None for other files."""
+    found = values if isinstance(values, Mapping) else {}
+    return next((name for name in SECTIONS if isinstance(found.get(name), Mapping)), None)
 
 
 def refuse_earlier(path: Path, values: Any) -> None:
     """ConfigError with the command that prints the new file, for an earlier job file."""
-    if is_earlier(values):
+    if section_of(values):
         command = shlex.join(["ajet", "config", "from-earlier", str(path)])
         raise ConfigError(
             f"{path}: is a job file of the earlier AgentJet. The new one is printed by: {command}"
@@ -138,9 +152,9 @@ def new_job_file(path: Path) -> str:
     if not path.is_file():
         raise ConfigError(f"{path}: no such job file.")
     values = read_yaml(path)
-    if not is_earlier(values):
+    if not (section := section_of(values)):
         raise ConfigError(f"{path}: is not a job file of the earlier AgentJet: it has no section `ajet`.")
-    new = _Translation(values)
+    new = _Translation(values, section)
     notes = (
         ["# To check, and what has no counterpart:", *(f"#   {note}" for note in new.notes)]
         if new.notes
@@ -159,12 +173,13 @@ class _Translation:
     """An earlier job and what becomes of it."""
 
     earlier: Mapping[str, Any]
+    section: str
     job: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """``ajet.rollout.gamma: 1.0: why``, one for each key without a counterpart."""
 
     def __post_init__(self) -> None:
-        self._own = dict(_leaves(self.earlier["ajet"]))
+        self._own = {_EARLIEST.get(key, key): value for key, value in _leaves(self.earlier[self.section])}
         self._tasks()
         self._set("workflow", todays_name(str(self._own.get("rollout.user_workflow") or "")) or None)
         self._judge()
@@ -173,6 +188,7 @@ class _Translation:
             if key in self._own or default is not _NONE:
                 self._set(new, _number(self._own.get(key, default)))
         self._rest_of_training()
+        self._trinity()
         self._leave_out()
 
     def _set(self, key: str, value: Any) -> None:
@@ -196,7 +212,7 @@ class _Translation:
             reader, why = _reader(kind, found, part)
             self._set(f"task.{slot}", reader)
             if why and slot == "reader":
-                self.notes.append(f"ajet.task_reader.type: {kind}: {why}")
+                self.notes.append(f"{self.section}.task_reader.type: {kind}: {why}")
 
     def _judge(self) -> None:
         protocol = self._own.get("task_judge.judge_protocol")
@@ -207,12 +223,12 @@ class _Translation:
             }
             self._set("judge", {"type": "rubric", "path": "rubric.yaml", "endpoint": asked})
             self.notes.append(
-                "ajet.task_judge.rubrics_auto_grader: `ajet judge learn` writes rubric.yaml from labels"
+                f"{self.section}.task_judge.rubrics_auto_grader: `ajet judge learn` writes rubric.yaml from labels"
             )
         elif protocol and str(protocol).endswith("->EnvServiceJudge"):
             self._set("judge", {"type": "environment"})
             self.notes.append(
-                "ajet.task_judge.judge_protocol: rewards are the environment's score, not 1 more on success"
+                f"{self.section}.task_judge.judge_protocol: rewards are the environment's score, not 1 more on success"
             )
         else:
             self._set("judge", todays_name(str(protocol or "")) or None)
@@ -225,7 +241,7 @@ class _Translation:
         self._set("train.algorithm", _ALGORITHMS.get(estimator))
         if estimator not in _ALGORITHMS:
             self.notes.append(
-                f"ajet.trainer_common.algorithm.adv_estimator: {estimator}: ajet plugins lists algorithms"
+                f"{self.section}.trainer_common.algorithm.adv_estimator: {estimator}: ajet plugins lists algorithms"
             )
         if float(own.get("rollout.top_p", 1.0)) < 1:
             self._set("rollout.sampling.top_p", own["rollout.top_p"])
@@ -238,8 +254,28 @@ class _Translation:
                 self.job.setdefault("run", {}).setdefault("loggers", []).append(name)
             elif name != "console":
                 self.notes.append(
-                    f"ajet.trainer_common.logger: {name}: run.loggers has {', '.join(_LOGGERS)}"
+                    f"{self.section}.trainer_common.logger: {name}: run.loggers has {', '.join(_LOGGERS)}"
                 )
+
+    def _trinity(self) -> None:
+        """Trinity's own keys, as far as they have a counterpart; they are stronger than those of AgentJet."""
+        section = self.earlier.get("trinity")
+        try:
+            found = list(with_rules(section, TABLE)) if isinstance(section, Mapping) else []
+        except ValueError as error:
+            self.notes.append(f"trinity.{error}")
+            return
+        for key, rule, value in found:
+            try:
+                converted = rule.convert(value)
+            except (ValueError, TypeError) as error:
+                self.notes.append(f"trinity.{key}: {value}: {error}")
+                continue
+            if rule.keys and not rule.only:
+                for target in rule.keys if converted is not None else ():
+                    self._set(target, converted)
+            else:
+                self.notes.append(f"trinity.{key}: {value}: {rule.why or _OF_TRINITY}")
 
     def _leave_out(self) -> None:
         """Note what the new job does not have."""
@@ -250,15 +286,11 @@ class _Translation:
                 (text for known, text in GONE.items() if under(key, known)), "no key of today means it"
             )
             if why:
-                self.notes.append(f"ajet.{key}: {value}: {why}")
+                self.notes.append(f"{self.section}.{key}: {value}: {why}")
         for section in self.earlier:
             if section in ("trainer", "actor_rollout_ref", "algorithm", "data", "critic", "reward_model"):
                 self.notes.append(f"{section}: verl's own keys stand below backbone.verl (docs/verl.md)")
-            elif section == "trinity":
-                self.notes.append(
-                    "trinity: Trinity's own keys stand below backbone.trinity (docs/trinity.md)"
-                )
-            elif section not in ("ajet", "hydra", "defaults"):
+            elif section not in (*SECTIONS, "trinity", "hydra", "defaults"):
                 self.notes.append(f"{section}: the workflow's own; write its values into the program")
 
 
@@ -295,11 +327,6 @@ def _reader(kind: str, found: Mapping[str, Any], part: str) -> tuple[dict[str, A
     if kind == "tracing":
         return {"type": "traces", "path": found.get("base_url")}, "its filters: docs/readers.md#traces"
     return None, "write a reader: class of ajet.Reader (docs/plugins.md)"
-
-
-def todays_name(name: str) -> str:
-    """``module:Name`` for the earlier ``module->Name``; any other text as it is."""
-    return name if ":" in name else name.replace("->", ":")
 
 
 def _number(value: Any) -> Any:

@@ -6,15 +6,19 @@ have is refused when a program asks for it, with the form of today: by ContractB
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
-from ajet.earlier.job_file import KEYS
-from ajet.types import ConfigError, ContractBroken, JudgeOutput, Task, WorkflowOutput
+from ajet import ConfigError, ContractBroken, JudgeOutput, Task, WorkflowOutput
+from ajet.interfaces.judge import FunctionJudge
+from ajet.interfaces.workflow import LoadedWorkflow, make_workflow
+from ajet_migrate.earlier.job_file import KEYS
 
 
 class Workflow(BaseModel):
@@ -61,6 +65,12 @@ class AjetTuner:
         self.config = _Config("tuner.config")
         self.trainable_targets = trainable_targets
         self._tuner = tuner
+
+    stream = False
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """At first the tuner was itself a chat model of AgentScope."""
+        return self.as_agentscope_model()(*arguments, **keywords)
 
     def as_agentscope_model(
         self,
@@ -174,24 +184,56 @@ class AgentJetJob:
         raise ConfigError(f"AgentJetJob is of the earlier AgentJet. Write: ajet.run({call})")
 
 
-def earlier_arguments(workflow: Workflow, task: Task, tuner: Any) -> dict[str, Any]:
-    """What an earlier workflow's `execute` gets for today's task and tuner."""
-    return {"task": WorkflowTask(task), "tuner": AjetTuner(tuner, workflow.trainable_targets)}
+@dataclass(frozen=True, slots=True)
+class EarlierWorkflow(LoadedWorkflow):
+    """A subclass of `Workflow`, or `execute` of an object of one. It gets an earlier task and tuner."""
+
+    def fresh(self) -> Callable[[Task, Any], Any]:
+        """The callable for one episode."""
+        call: Any = self.target
+        if inspect.isclass(call):
+            flow: Any = call()
+            call = flow.execute
+        targets = call.__self__.trainable_targets
+        run = LoadedWorkflow(self.spec, call, self.is_async, self.arguments).fresh()
+        # Their arguments are of classes of their own.
+        return lambda task, tuner: run(WorkflowTask(task), AjetTuner(tuner, targets))  # type: ignore[arg-type]
 
 
-def judge_function(cls: type[BaseJudge]) -> Callable[[Task, WorkflowOutput], Any]:
-    """A function of today's form that asks a judge of this class."""
-    judge: Any = cls(_Config("config"))
+def workflow_of(given: Any) -> LoadedWorkflow | None:
+    """The workflow of a subclass of `Workflow` or an object of one, None for what is neither. Raises ConfigError for what was written
+    for `Workflow` and has lost it."""
+    if isinstance(getattr(given, "__self__", given), Workflow) or _is_subclass(given, Workflow):
+        found = make_workflow(given, getattr(given, "__qualname__", type(given).__qualname__))
+        return EarlierWorkflow(found.spec, found.target, found.is_async, found.arguments)
+    if inspect.isclass(given) and (name := _field_without_model(given)) is not None:
+        raise ConfigError(
+            f"workflow {given.__qualname__}",
+            f"{name} is a pydantic Field, but the class is not a pydantic model. Write the value itself, "
+            f"{name} = …, or derive the class from ajet.Workflow.",
+        )
+    return None
+
+
+def judge_of(given: Any) -> FunctionJudge | None:
+    """The judge of a subclass of `BaseJudge`, None for what is none."""
+    if not _is_subclass(given, BaseJudge):
+        return None
+    judge: Any = given(_Config("config"))
 
     def earlier_judge(task: Task, output: WorkflowOutput) -> Any:
         if output.reward is not None:
             return JudgeOutput(output.reward, output.is_success, output.metrics)
         return judge.compute_reward(WorkflowTask(task), output)
 
-    return earlier_judge
+    return FunctionJudge(function=earlier_judge)
 
 
-def field_without_model(cls: type) -> str | None:
+def _is_subclass(given: Any, base: type) -> bool:
+    return inspect.isclass(given) and issubclass(given, base)
+
+
+def _field_without_model(cls: type) -> str | None:
     """The name of an attribute that holds pydantic's ``Field(…)`` in place of its default, because the class is not a pydantic
     model."""
     if hasattr(cls, "__pydantic_fields__"):

@@ -13,15 +13,16 @@ import pytest
 import yaml
 
 import ajet as package
-from ajet.earlier.job_file import GONE, KEYS, RENAMED
 from ajet.interfaces.reader import Reader
-from ajet.interfaces.workflow import LoadedWorkflow, Tuner, load_workflow
+from ajet.interfaces.workflow import LoadedWorkflow, Tuner
+from ajet.interfaces.workflow import load_workflow as load
 from ajet.job.config import all_keys
 from ajet.job.layers import job_layers
 from ajet.job.prepare import build_judge
+from ajet.plugins import load_plugins
 from ajet.types import AjetError, ConfigError, ContractBroken, EpisodeView, Task, WorkflowOutput
+from ajet_migrate.earlier.job_file import GONE, KEYS, RENAMED
 from tests.cli.conftest import Folder
-from tests.cli.conftest import folder as folder
 
 HEAD = "from ajet import AjetTuner, Workflow, WorkflowOutput, WorkflowTask\n"
 SDK = (
@@ -76,6 +77,17 @@ class Sums(Workflow):
         return WorkflowOutput(reward=1.0 if answer == task.task.metadata["answer"] else 0.0)
 """
 )
+EARLIEST = """
+from astuner import ModelTuner, Workflow, WorkflowOutput, WorkflowTask
+from astuner.utils.robust_dashscope import RobustDashScopeChatModel
+from agentscope.message import UserMsg
+
+class Sums(Workflow):
+    async def execute(self, workflow_task: WorkflowTask, model_tuner: ModelTuner) -> WorkflowOutput:
+        reply = await model_tuner([UserMsg(name="user", content=workflow_task.task.main_query)])
+        answer = reply.content[0].text
+        return WorkflowOutput(reward=1.0 if answer == workflow_task.task.metadata["answer"] else 0.0)
+"""
 JUDGE = """
 import re
 from ajet.task_judge.base_judge import BaseJudge
@@ -112,6 +124,11 @@ def check(folder: Folder, *options: str) -> tuple[str, str]:
     return outcome.out, outcome.err
 
 
+def load_workflow(spec: str) -> LoadedWorkflow:
+    """A workflow, as a job loads it."""
+    return load(spec, load_plugins().manager.hook)
+
+
 def run(workflow: LoadedWorkflow, task: Task | None = None, **tuner: Any) -> Any:
     """One call of a workflow."""
     return asyncio.run(
@@ -138,8 +155,8 @@ def refused(folder: Folder, body: str, **tuner: Any) -> str:
 
 @pytest.mark.parametrize(
     ("code", "calls", "reward"),
-    [(SDK, "2.0", "1.00"), (HTTP, "1.0", "0.50"), (AGENTSCOPE, "1.0", "0.50")],
-    ids=["sdk", "http", "agentscope"],
+    [(SDK, "2.0", "1.00"), (HTTP, "1.0", "0.50"), (AGENTSCOPE, "1.0", "0.50"), (EARLIEST, "1.0", "0.50")],
+    ids=["sdk", "http", "agentscope", "astuner"],
 )
 def test_a_workflow_class_runs_unchanged(folder: Folder, code: str, calls: str, reward: str) -> None:
     folder.write("earlier_sums.py", code)
@@ -531,6 +548,14 @@ ajet:
 ajet:
   task_reader: {type: data_generation, data_generation: {document_reader: {document_path: [d.pdf]}, llm_model: qwen-long}}
 """,
+    "astune": """
+astune:
+  task_reader: {type: env_service, env_service: {env_type: appworld, env_url: "http://127.0.0.1:8080", training_split: train}}
+  task_judge: {judge_protocol: astune.task_judge.env_service_as_judge->EnvServiceJudge}
+  model: {path: m}
+  rollout: {use_agentscope_protocol: True, agentscope_learn_protocol: a.b->C, agentscope_disable_toolcalls: True, own: 1}
+trinity: {algorithm: {repeat_times: 7}, cluster: {node_num: 2}, buffer: {trainer_input: {auxiliary_buffers: {sft: 1}}}}
+""",
     "traces": "ajet:\n  task_reader: {type: tracing, feedback_tracing: {base_url: ./database.sqlite, filters: []}}\n",
 }
 
@@ -578,11 +603,25 @@ def test_the_new_file_has_the_values_and_the_defaults_of_the_earlier_one(folder:
     for line in (
         "#   ajet.trainer_common.total_epochs: 100: train.steps = epochs x tasks / train.batch_size",
         "#   ajet.rollout.multi_turn.max_steps: 25: the workflow limits its steps itself",
-        "#   trinity: Trinity's own keys stand below backbone.trinity (docs/trinity.md)",
+        "#   trinity.synchronizer.sync_method: nccl: the engine gets the weights after every step; train.asynchronous "
+        "samples during updates",
         "#   frozen_lake: the workflow's own; write its values into the program",
     ):
         assert line in text.splitlines()
     assert "hydra" not in text and "project_name" not in text
+
+
+def test_files_of_its_first_names_are_translated_with_their_keys_of_trinity(folder: Folder) -> None:
+    values, text = translated(folder, "astune")
+    assert (values["workflow"], values["judge"]["type"]) == ("a.b:C", "environment")
+    assert values["rollout"]["tool_calls"] == "text" and values["rollout"]["group_size"] == 7
+    assert (
+        "use_agentscope_protocol" not in text
+        and "#   astune.rollout.own: 1: no key of today means it" in text
+    )
+    for key in ("cluster.node_num: 2", "buffer.trainer_input.auxiliary_buffers: {'sft': 1}"):
+        assert f"#   trinity.{key}: " in text
+    assert "old.yaml: is a job file of the earlier AgentJet" in folder.ajet("run", "old.yaml").err
 
 
 def test_services_tool_calls_truncation_and_algorithms_are_translated(folder: Folder) -> None:

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from ajet.job.config import JobConfig, Layers, all_keys
-from ajet.job.from_trinity import TrinityFile, job_values, trinity_file
 from ajet.job.prepare import prepare
-from ajet.job.trinity_keys import EQUAL, NEAREST, SAME, TABLE, is_trinity
 from ajet.plugins import load_plugins
 from ajet.types import ConfigError
+from ajet_trinity_files.files import TrinityFile, job_values, trinity_file
+from ajet_trinity_files.keys import EQUAL, NEAREST, SAME, TABLE, is_trinity
 from tests.pages import page
 
 
@@ -180,10 +180,6 @@ def test_a_selector_that_verl_cannot_honour_is_refused_by_its_key(read: Any) -> 
         ("cluster: {}\nbuffer: 4", "buffer: expected a section"),
         ("buffer: {}\ntrian: 1", "trian: Trinity-RFT has no such key"),
         ("mode: fast\nbuffer: {}", "mode: 'fast' is not a mode of Trinity-RFT. Known: both"),
-        (
-            "algorithm: {policy_loss_fn: opmd}",
-            "algorithm.policy_loss_fn: an algorithm of AgentJet has its own loss",
-        ),
         (
             "algorithm: {algorithm_type: grop}",
             "algorithm.algorithm_type: 'grop' is not an algorithm of Trinity-RFT; did you",
@@ -439,8 +435,37 @@ def test_every_key_of_the_job_in_the_table_exists() -> None:
     assert [key for rule in TABLE.values() for key in rule.keys if not exists(key)] == []
 
 
+def test_a_loss_of_trinitys_own_and_normalization_over_the_batch_are_named_as_without_effect(
+    read: Any,
+) -> None:
+    found = read(
+        "algorithm: {algorithm_type: multi_step_grpo, policy_loss_fn: rec, policy_loss_fn_args: {epsilon_low: 0.2, clip_mode: ring},"
+        " advantage_fn_args: {std_cal_level: batch}}"
+    )
+    assert found.values == {"train.algorithm": "grpo"}
+    loss, level = found.warnings()
+    assert (
+        "algorithm.policy_loss_fn, algorithm.policy_loss_fn_args.{epsilon_low,clip_mode}: each algorithm"
+        in loss
+    )
+    assert "algorithm.advantage_fn_args.std_cal_level: AgentJet normalizes over the group" in level
+    assert not read("algorithm: {policy_loss_fn: ppo, advantage_fn_args: {std_cal_level: group}}").unused
+
+
+def test_what_the_file_says_of_the_engine_is_stronger_than_what_it_says_of_the_model(read: Any) -> None:
+    found = read(
+        "explorer: {rollout_model: {max_model_len: 64, temperature: 0.7}}\nmodel: {max_model_len: 32, top_p: 0.9}"
+    )
+    sampling = {
+        f"{section}.sampling.{name}": value
+        for section in ("rollout", "eval")
+        for name, value in (("temperature", 0.7), ("top_p", 0.9))
+    }
+    assert found.values == {"rollout.context_length": 64, **sampling}
+
+
 def test_the_page_has_every_key_that_sets_a_key_of_the_job() -> None:
-    rows = [line for line in page("plugins/trinity/KEYS.md").splitlines() if line.startswith("|")]
+    rows = [line for line in page("plugins/migrate/KEYS.md").splitlines() if line.startswith("|")]
     for key, rule in TABLE.items():
         if rule.only != "online":
             assert not rule.keys or any(

@@ -1,4 +1,4 @@
-"""A configuration file of Trinity-RFT as a job. `ajet.job.trinity_keys` says what becomes of each key."""
+"""A configuration file of Trinity-RFT as a job. `ajet_trinity_files.keys` says what becomes of each key."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ajet.job.config import Layers
-from ajet.job.trinity_keys import (
+from ajet import ConfigError
+from ajet.backbones import Layers
+from ajet.interfaces.helpers import nearest, parse_yaml, read_yaml
+from ajet_trinity_files.keys import (
     ADAPTER,
     AUXILIARY,
     ENGINES,
@@ -25,9 +27,6 @@ from ajet.job.trinity_keys import (
     number,
     with_rules,
 )
-from ajet.types import ConfigError
-from ajet.utils.suggest import nearest
-from ajet.utils.yaml_file import parse_yaml, read_yaml
 
 ROOT_VARIABLE = "TRINITY_CHECKPOINT_ROOT_DIR"
 MODES = ("both", "colocate", "explore", "train", "serve", "bench")
@@ -210,7 +209,8 @@ class _Reading:
             raise ValueError(
                 f"mode: {self.file.mode!r} is not a mode of Trinity-RFT. Known: {', '.join(MODES)}."
             )
-        for key, rule, value in with_rules(values, TABLE):
+        found = with_rules(values, TABLE)
+        for key, rule, value in sorted(found, key=lambda each: each[0].startswith("explorer.rollout_model.")):
             self._given[key] = value
             self._apply(key, rule, value)
         self._names()
@@ -226,7 +226,8 @@ class _Reading:
     def _apply(self, key: str, rule: Rule, value: Any) -> None:
         applies = {"verl": self._backbone == "verl", "online": self.file.mode in ONLINE}.get(rule.only, True)
         if rule.why and not (rule.keys and applies):
-            self.file.idle(key, rule.why)
+            if value not in rule.usual:
+                self.file.idle(key, rule.why)
             return
         try:
             converted = rule.convert(value)
@@ -423,7 +424,10 @@ class _Reading:
             file.implied["backbone.name"] = self._backbone
         if file.mode in ONLINE:
             buffer = self._given.get("buffer.trainer_input.experience_buffer.name", "experience_buffer")
-            store = {"store": f"{file.folder}/{buffer}.db", "folder": file.folder, "port": 8010}
+            store: dict[str, Any] = {"store": f"{file.folder}/{buffer}.db", "folder": file.folder}
+            store |= {"host": "0.0.0.0", "keyless": True, "port": 8010}
+            if isinstance(batch := file.values.get("train.batch_size"), int):
+                store["rollback.ratings"] = max(batch, 2)
             file.implied |= {f"plugins.online.{key}": value for key, value in store.items()}
         else:
             file.implied |= {
