@@ -16,7 +16,7 @@ def docs(
     topic: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TOPIC]", help="A page, such as alarms, or a part of one: environments#services."
+            metavar="TOPIC", help="A page, such as alarms, or a part of one: environments#services."
         ),
     ] = None,
     web: Annotated[bool, typer.Option("--web", help="Show it in the browser.")] = False,
