@@ -128,7 +128,7 @@ def test_an_interrupted_build_gives_no_model_and_leaves_its_files_for_the_next_o
         cached(Breaks(), 0, progress)
     assert not list(cache.glob("counted-*"))
     (left,) = cache.glob(".counted-*.part")
-    assert progress.said[1:] == [
+    assert progress.said == [
         f"the build of the model counted was interrupted; the next one continues in {left}"
     ]
     assert (cached(Breaks(), 0, Silent()) / "there").read_text() == "model"
