@@ -221,6 +221,16 @@ def test_a_run_that_goes_on_tells_that_its_tasks_are_others(job: Job, tmp_path: 
     assert len(said) == 3 and all("tasks read.training" in line for line in said)
 
 
+def test_other_tasks_of_a_deterministic_run_which_are_refused_later_do_not_become_its_own(
+    job: Job, tmp_path: Path
+) -> None:
+    run_dir = new_run_dir(with_settings(job, run={"dir": str(tmp_path)}))
+    wanted = (run_dir / "job.yaml").read_text()
+    other = with_settings(with_tasks(job, 1, 2), train={"steps": 4545})
+    tell_changes(run_dir, other, print)
+    assert (run_dir / "job.yaml").read_text() == wanted
+
+
 def test_a_torn_note_of_the_settings_is_no_obstacle(job: Job, tmp_path: Path) -> None:
     run_dir, said = new_run_dir(with_settings(job, run={"dir": str(tmp_path)})), list[str]()
     for content in ("", "[]", '{"train": '):

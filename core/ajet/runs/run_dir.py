@@ -102,16 +102,18 @@ def tell_changes(run_dir: Path, job: Job, say: Callable[[str], None]) -> None:
         new, old = dict(leaves(now)), dict(leaves(before))
     except (ValueError, TypeError, AttributeError):
         new = old = {}
-    changed = [
-        f"{key} {json.dumps(new.get(key))} (was {json.dumps(old.get(key))})"
-        for key in {**old, **new}
-        if new.get(key) != old.get(key)
-    ]
+    keys = [key for key in {**old, **new} if new.get(key) != old.get(key)]
+    changed = [f"{key} {json.dumps(new.get(key))} (was {json.dumps(old.get(key))})" for key in keys]
     if changed:
         more = f", and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
         bits = ". A deterministic run repeats only under the same settings" * job.config.run.deterministic
         say(f"{run_dir} goes on with other settings: {', '.join(changed[:MOST_NAMED])}{more}{bits}")
-        _keep_resolved(run_dir, job, resolved(job))
+        # What may be refused later must not stay: other tasks of a deterministic run, another job of a comparison of models.
+        refused = job.config.run.deterministic and any(key.startswith(READ) for key in keys)
+        if job.backbone.capabilities.trains and not refused:
+            _keep_resolved(run_dir, job, resolved(job))
+        else:
+            write_whole(file, json.dumps(now))
 
 
 def _read(job: Job) -> dict[str, str]:
