@@ -6,6 +6,8 @@ import asyncio
 import functools
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -112,6 +114,31 @@ def test_an_agent_on_requests_is_told_with_its_line(run: Run, server: Any) -> No
     assert (missed.host, missed.port, missed.count) == ("127.0.0.1", server[1], 1)
     assert missed.location.endswith(line_of(agent, "requests.post"))
     assert episode.failure == "nothing_captured" and missed.location in episode.error
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_agent_in_a_program_that_it_starts_is_told_of_the_gateway(run: Run, fails: bool) -> None:
+    def agent(task: Any, tuner: Any) -> str:
+        subprocess.run([sys.executable, "-S", "-c", "raise SystemExit(2)"], check=fails)
+        return "done"
+
+    episode = run(agent)
+    assert episode.failed and "-S -c raise SystemExit(2) (" in episode.error
+    assert line_of(agent, "subprocess.run") in episode.error and "the gateway's address" in episode.error
+    if fails:
+        assert episode.failure == "workflow:CalledProcessError"
+    else:
+        assert episode.failure == "nothing_captured:program" and "cmd:COMMAND" in episode.failed.remedy
+
+
+def test_a_program_that_was_started_beside_a_captured_call_is_no_failure(run: Run) -> None:
+    def agent(task: Any, tuner: Any) -> Any:
+        subprocess.run([sys.executable, "-S", "-c", "pass"])
+        client = openai.OpenAI(api_key="unset", base_url="http://127.0.0.1:1/v1")
+        messages: Any = [{"role": "user", "content": "hi"}]
+        return client.chat.completions.create(model="m", messages=messages).choices[0].message.content
+
+    assert run(agent).failure is None
 
 
 def test_an_agent_on_aiohttp_is_told_with_its_line(run: Run, server: Any) -> None:

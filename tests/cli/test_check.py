@@ -61,6 +61,9 @@ async def compacting(task):
     drafts = [await ask([*asked, {"role": "user", "content": f"shorter than {n}"}]) for n in (9, 8, 7)]
     return (await ask([{"role": "user", "content": "So far: " + drafts[-1]["content"]}]))["content"]
 
+async def silent(task):
+    return "4"
+
 async def broken(task):
     await ask([{"role": "user", "content": task.query}])
     raise KeyError("tool")
@@ -135,11 +138,47 @@ def test_equal_rewards_and_overridden_parameters_are_told_with_what_helps(folder
     assert "Check more of them (--first, --group-size)" in page
 
 
+def test_nothing_is_said_of_breaks_where_no_call_was_captured(folder: Folder) -> None:
+    page = check(folder, "silent", "--first", "1", "--group-size", "1", code=1)
+    assert "breaks: none, as no call is trained." in page
+
+
+RECIPE = '''
+from ajet import Recipe
+from tests.tiny import save_tiny_model
+from tests.tokenizers import thinker
+
+class Adder(Recipe):
+    """Only adds small numbers."""
+    name = "adder"
+
+    def build(self, folder, seed, progress):
+        save_tiny_model(folder, thinker(), 128)
+
+    def tokenizer(self, seed):
+        return thinker(), "thinker"
+'''
+
+
+@pytest.mark.parametrize("agent", ["equipped", "long"])
+def test_a_small_model_that_cannot_do_what_the_agent_asks_is_named_first(
+    folder: Folder, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AJET_CACHE", str(folder.path / "cache"))
+    folder.write("recipe.py", RECIPE)
+    command = ["check", "job.yaml", "--workflow", f"agent.py:{agent}", "--model", "recipe.py:Adder"]
+    outcome = folder.ajet(*command, "--first", "1", "--group-size", "1")
+    first = next(line for line in outcome.out.splitlines() if line.startswith("! "))
+    assert first == "! the model is adder: Only adds small numbers"
+    assert "built once, then kept; adder: Only adds small numbers" in outcome.err
+
+
 def test_tools_that_the_model_does_not_see_are_told(folder: Folder) -> None:
     save_tiny_model(folder.path / "thinker", thinker())
     options = ("--first", "1", "--group-size", "1")
     page = check(folder, "equipped", *options)
     assert "does not see" not in page and "! 1 calls offer tools, and no answer calls one" in page
+    assert "breaks: none. Every call" in page
     folder.write("calls.yaml", "- call: {name: add, arguments: {}}\n")
     assert "no answer calls one" not in check(folder, "equipped", *options, "--answers", "calls.yaml")
     page = check(folder, "equipped", *options, "--model", "thinker")

@@ -9,9 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ajet.cli.summary import _faults
+from ajet.reports.folder import Run
 from tests.patience import PATIENCE
 from tests.tiers import fast
 
@@ -160,3 +164,12 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "-15\n" and done.stderr == ""
+
+
+def test_what_went_wrong_in_answers_is_counted_after_a_run() -> None:
+    entries: list[Any] = [
+        SimpleNamespace(counters={"cut_calls": 2, "malformed_tool_calls": 1}, calls=3),
+        SimpleNamespace(counters={"cut_calls": 1, "retries": 9}, calls=2),
+    ]
+    assert _faults(Run(Path(), {}, entries, [])) == "1 malformed tool calls, 3 cut calls, in 5 calls"
+    assert _faults(Run(Path(), {}, [], [])) == ""

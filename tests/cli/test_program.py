@@ -68,6 +68,39 @@ def test_help_lists_the_commands(folder: Folder) -> None:
     )
 
 
+@pytest.mark.parametrize("command", [(), ("plugins",), ("config",)])
+def test_lists_of_commands_say_whole_sentences(folder: Folder, command: tuple[str, ...]) -> None:
+    listed = folder.ajet(*command, "--help").out.partition("Commands:")[2]
+    assert listed and "..." not in listed
+
+
+@pytest.mark.parametrize(
+    ("switch", "said"),
+    [
+        ("--with-ray", "Run: ajet run x.yaml --steps 3 --with ray"),
+        ("--with-logview", "Run: ajet run x.yaml --steps 3 (`ajet studio` shows runs in a browser)"),
+        (
+            "--with-appworld",
+            "Run: ajet run x.yaml --steps 3 --with appworld (declare appworld under `services`",
+        ),
+    ],
+)
+def test_switches_of_the_earlier_agentjet_are_told_after_run_too(
+    folder: Folder, switch: str, said: str
+) -> None:
+    outcome = folder.ajet("run", "x.yaml", switch, "--steps", "3")
+    assert outcome.code == 2 and said in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_a_client_without_a_key_is_told_that_any_will_do(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write("keyless.py", "import openai\nclient = openai.OpenAI()\ndef run(task):\n    pass\n")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    outcome = folder.ajet("check", "job.yaml", "--workflow", "keyless.py:run")
+    assert outcome.code == 2 and "any key will do: OPENAI_API_KEY=unset" in outcome.err
+
+
 def test_a_command_that_is_interrupted_early_says_so(folder: Folder) -> None:
     folder.write("stopped.py", "raise KeyboardInterrupt\n")
     assert folder.ajet("run", "job.yaml", "--workflow", "stopped.py:run").err.endswith("interrupted\n")

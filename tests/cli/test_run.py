@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,12 @@ def dry(folder: Folder, *arguments: str) -> tuple[dict[str, Any], list[str]]:
     assert outcome.code == 0, outcome.err
     comments = [" ".join(line.split()) for line in outcome.out.splitlines() if line.startswith("#")]
     return yaml.safe_load(outcome.out), comments
+
+
+def test_the_learning_rate_has_an_option(folder: Folder) -> None:
+    out = folder.ajet("run", "job.yaml", "--learning-rate", "3e-4", "--dry-run").out
+    assert re.search(r"train\.learning_rate +0\.0003 +--learning-rate", out)
+    assert "--learning-rate" in folder.ajet("run", "job.yaml", "--learning-rate", "0").err
 
 
 def test_a_dry_run_prints_the_whole_job_with_absolute_paths_and_runs_nothing(folder: Folder) -> None:

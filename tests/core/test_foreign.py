@@ -82,7 +82,7 @@ def test_without_the_program_the_doctor_has_one_line_which_is_no_problem(install
     installed.clear()
     (finding,) = REQUIREMENTS.findings()
     assert (finding.what, finding.found, finding.optional) == ("backbone program", "not installed", True)
-    assert finding.remedy == "in a separate environment (docs/program.md): pip install program==1.2"
+    assert finding.remedy == "in a separate environment (`ajet docs program`): pip install program==1.2"
 
 
 def test_a_platform_is_the_entry_point_that_the_variable_names(

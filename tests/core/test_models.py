@@ -135,6 +135,20 @@ def test_an_interrupted_build_gives_no_model_and_leaves_its_files_for_the_next_o
     assert [path.name for path in cache.iterdir() if path.is_dir()] == [cached(Breaks(), 0, Silent()).name]
 
 
+def test_what_a_model_can_do_is_said_before_it_is_built_and_not_again() -> None:
+    class Sums(Counted):
+        """Only adds
+        small numbers.
+
+        Nothing else."""
+
+    progress = Heard()
+    for _ in range(2):
+        cached(Sums(), 0, progress)
+    said = "the model is built once, then kept; counted: Only adds small numbers. --model names another"
+    assert progress.said == [said]
+
+
 def test_an_error_in_ones_own_recipe_is_told_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "recipe.py").write_text(FILE.replace('write_text("mine")', "write_text(1 / 0)"))
     named = f"{tmp_path / 'recipe.py'}:Mine"
@@ -152,8 +166,8 @@ def test_a_cache_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_whoever_comes_second_waits_for_the_first_build_and_says_so() -> None:
-    started, finish, progress = threading.Event(), threading.Event(), Heard()
-    calls = []
+    started, finish, calls = threading.Event(), threading.Event(), []
+    first, second = Heard(), Heard()
 
     class Slow(Counted):
         def build(self, folder: Path, seed: int, progress: Progress) -> None:
@@ -163,15 +177,19 @@ def test_whoever_comes_second_waits_for_the_first_build_and_says_so() -> None:
             (folder / "model").write_text("slow")
 
     results: list[Path] = []
-    threads = [threading.Thread(target=lambda: results.append(cached(Slow(), 0, progress))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    assert started.wait(PATIENCE) and progress.spoken.wait(PATIENCE)
+    threads = [
+        threading.Thread(target=lambda told=told: results.append(cached(Slow(), 0, told)))
+        for told in (first, second)
+    ]
+    threads[0].start()
+    assert started.wait(PATIENCE)
+    threads[1].start()
+    assert second.spoken.wait(PATIENCE)
     finish.set()
     for thread in threads:
         thread.join(PATIENCE)
     assert calls == [0] and results[0] == results[1]
-    assert progress.said == [f"waiting for process {os.getpid()}, which builds the model {Slow.name}"]
+    assert second.said == [f"waiting for process {os.getpid()}, which builds the model {Slow.name}"]
 
 
 def test_a_recipe_in_a_file_is_built_anew_when_a_file_changes_that_it_imports_and_that_lies_beside_it(

@@ -17,6 +17,7 @@ from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.job.layers import resumed_layers
 from ajet.job.prepare import prepare
+from ajet.reports.run_list import list_runs, run_line, run_table
 from ajet.runs.run_dir import held, keep_same_tasks, new_run_dir, tell_changes
 from ajet.types import AjetError, ConfigError
 from tests.patience import PATIENCE
@@ -24,6 +25,7 @@ from tests.patience import PATIENCE
 HOLD = """
 import os, sys
 from pathlib import Path
+from ajet.reports.run_list import list_runs, run_line, run_table
 from ajet.runs.run_dir import held
 with held(Path(sys.argv[1]), lambda text: print(text, flush=True)):
     print("held", flush=True)
@@ -188,6 +190,26 @@ def test_a_run_that_goes_on_tells_once_which_settings_are_others(job: Job, tmp_p
     assert line.endswith("A deterministic run repeats only under the same settings")
 
 
+def test_a_run_that_went_on_with_more_steps_keeps_that_goal(job: Job, tmp_path: Path) -> None:
+    run_dir, said = new_run_dir(with_settings(job, run={"dir": str(tmp_path)})), list[str]()
+    tell_changes(run_dir, with_settings(job, train={"steps": 4545}), said.append)
+    again = prepare(resumed_layers(run_dir), resume=run_dir)
+    assert again.config.train.steps == 4545
+    tell_changes(run_dir, again, said.append)
+    assert len(said) == 1, "the second --resume needs no other arguments"
+    assert run_line(run_dir).steps_wanted == 4545
+
+
+def test_a_forecast_is_listed_among_checks_and_not_as_an_interrupted_run(job: Job, tmp_path: Path) -> None:
+    job = with_settings(job, run={"dir": str(tmp_path), "name": "my-forecast"}, backbone={"name": "local"})
+    run, forecast = (run_line(new_run_dir(job, what)) for what in ("", "forecast"))
+    assert (run.kind, run.state) == ("", "interrupted")
+    assert (forecast.kind, forecast.state) == ("forecast", "finished")
+    assert [line.run for line in list_runs(tmp_path)] == [run.run]
+    rows = run_table(list_runs(tmp_path, everything=True))
+    assert [dict(zip(rows[0], row, strict=True))["algorithm"] for row in rows[1:]] == ["forecast", "grpo"]
+
+
 def test_a_run_that_goes_on_tells_that_its_tasks_are_others(job: Job, tmp_path: Path) -> None:
     run_dir, said = new_run_dir(with_settings(job, run={"dir": str(tmp_path)})), list[str]()
     same = prepare(resumed_layers(run_dir), resume=run_dir)
@@ -197,6 +219,16 @@ def test_a_run_that_goes_on_tells_that_its_tasks_are_others(job: Job, tmp_path: 
     for tasks in (same.tasks[1:], [*same.tasks[1:], same.tasks[0]], answers):
         tell_changes(run_dir, dataclasses.replace(same, tasks=tasks), said.append)
     assert len(said) == 3 and all("tasks read.training" in line for line in said)
+
+
+def test_other_tasks_of_a_deterministic_run_which_are_refused_later_do_not_become_its_own(
+    job: Job, tmp_path: Path
+) -> None:
+    run_dir = new_run_dir(with_settings(job, run={"dir": str(tmp_path)}))
+    wanted = (run_dir / "job.yaml").read_text()
+    other = with_settings(with_tasks(job, 1, 2), train={"steps": 4545})
+    tell_changes(run_dir, other, print)
+    assert (run_dir / "job.yaml").read_text() == wanted
 
 
 def test_a_torn_note_of_the_settings_is_no_obstacle(job: Job, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +51,15 @@ def test_other_algorithms_take_a_group_of_one(tmp_path: Path, algorithm: Any) ->
 
 def test_a_job_that_only_validates_takes_any_group_size(tmp_path: Path) -> None:
     assert prepare(layers(tmp_path, train={"steps": 0}, **ALONE))
+
+
+def test_one_task_is_counted_in_good_english(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    job = prepare(layers(tmp_path, train={"batch_size": 2})).with_progress(Lines(out))
+    job = dataclasses.replace(job, tasks=job.tasks[:1])
+    monkeypatch.setattr(type(job.backbone), "run", lambda self, job: SimpleNamespace(run_dir=tmp_path))
+    run_job(job)
+    assert "but there is only 1 task, so" in out.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class Told:
     async def batch(self, step: int, version: int) -> RolloutBatch:
         self.story.append(f"batch {step} for {version}")
         try:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(PATIENCE if 0 < self._fails_at < step else 0.01)
         except asyncio.CancelledError:
             self.cancelled = True
             raise
@@ -216,6 +216,70 @@ def test_a_cancelled_run_ends_when_its_checkpoint_is_whole(tmp_path: Path) -> No
 
     asyncio.run(main())
     assert [c.name for c in checkpoints(tmp_path)] == ["step_000001"]
+
+
+class Slow(Told):
+    """Its second update, and what comes after that, waits."""
+
+    def __init__(self, recorder: RunRecorder, waits: str) -> None:
+        super().__init__(recorder)
+        self.reached, self.go_on, self.waits = threading.Event(), threading.Event(), waits
+
+    async def batch(self, step: int, version: int) -> RolloutBatch:
+        if self.waits == "batch" and step == 3:
+            self.reached.set()
+            await asyncio.sleep(PATIENCE)
+        return await super().batch(step, version)
+
+    def update(self, batch: Any) -> dict[str, float]:
+        if self.waits == "update" and batch.step == 2:
+            self.reached.set()
+            assert self.go_on.wait(PATIENCE)
+        return super().update(batch)
+
+    def interrupted(self, times: int = 1) -> None:
+        """Train, and cancel that once the place is reached."""
+
+        async def main() -> None:
+            run = asyncio.create_task(train(self.loop(steps=4, save_every=4), 1))
+            await asyncio.to_thread(self.reached.wait, PATIENCE)
+            for _ in range(times):
+                run.cancel()
+                await asyncio.sleep(0.01)
+            self.go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("waits", ["batch", "update"])
+def test_a_cancelled_run_saves_its_last_step_if_the_last_checkpoint_is_old(
+    tmp_path: Path, waits: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Slow(RunRecorder(tmp_path / "short"), waits).interrupted()
+    assert not checkpoints(tmp_path / "short"), "it has lost less than a minute"
+    monkeypatch.setattr("ajet.learning.loop.WORTH_SAVING", 0.0)
+    told = Slow(RunRecorder(tmp_path / "long"), waits)
+    told.interrupted()
+    assert [c.name for c in checkpoints(tmp_path / "long")] == ["step_000002"]
+    lines = [json.loads(line) for line in (tmp_path / "long" / "metrics.jsonl").open()]
+    assert [line["step"] for line in lines] == [1, 2] and told.story[-1] != "update 3"
+
+
+def test_a_second_cancellation_does_not_wait_for_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ajet.learning.loop.WORTH_SAVING", 0.0)
+    Slow(RunRecorder(tmp_path), "update").interrupted(times=2)
+    lines = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").open()]
+    assert lines == [1] and not checkpoints(tmp_path), "the update may still change the weights"
+
+
+def test_a_checkpoint_is_written_after_so_many_minutes_too(tmp_path: Path) -> None:
+    told = Told(RunRecorder(tmp_path))
+    told.run(steps=3, save_every=100, save_minutes=1e-9, keep_last=9)
+    assert [c.name for c in checkpoints(tmp_path)] == ["step_000001", "step_000002", "step_000003"]
 
 
 def test_keep_best_writes_a_checkpoint_whenever_a_validation_beats_all_before(tmp_path: Path) -> None:

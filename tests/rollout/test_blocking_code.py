@@ -169,6 +169,20 @@ def test_a_blocking_call_in_an_async_workflow_is_named_with_its_line_while_it_bl
     assert "the workflow of episode 1.1/t1/0" in line and f"{HERE}:" in line and "asyncio.to_thread" in line
 
 
+def test_one_line_that_blocks_again_and_again_is_named_less_and_less_often(bench, engine) -> None:
+    b = bench(engine)
+
+    async def workflow(task: Any) -> str:
+        for _ in range(8):
+            time.sleep(0.3)
+            await asyncio.sleep(0)
+        return await asks(task)
+
+    b.run(workflow, tasks=1, stall_warning=0.05)
+    said = [line for line in b.lines if "blocked the event loop" in line]
+    assert 2 <= len(said) <= 7, "at 0.05 s, then after 0.1, 0.2, 0.4, 0.8 and 1.6 s"
+
+
 def test_a_blocking_call_in_an_async_judge_is_named(bench, engine) -> None:
     b = bench(engine)
 

@@ -49,6 +49,7 @@ def run(
     model: AnyPath | None = None,
     backbone: str | None = None,
     steps: int | None = None,
+    learning_rate: float | None = None,
     seed: int | None = None,
     deterministic: bool | None = None,
     memory_limit: str | None = None,
@@ -62,7 +63,7 @@ def run(
 ) -> Run:
     """Run a job, as `ajet run` does: train it, or on the backbone ``debug`` only run a few episodes.
 
-    ``job`` is a job file; the other arguments lie over it, and ``set`` over all: ``{"train.learning_rate": 1e-4}``.
+    ``job`` is a job file; the other arguments lie over it, and ``set`` over all: ``{"train.batch_size": 4}``.
     ``workflow`` is a function, a class with ``execute``, an instance of one, what a plugin knows to run (a compiled
     graph), or a string: ``pkg.module:Name``, ``path/to/file.py:Name``, ``cmd:…``. ``run_dir`` is the folder of run folders,
     ``name`` and ``tags`` are the run's, ``resume`` is a run folder to go on with; functions that no import leads to must be

@@ -58,6 +58,8 @@ class Session(Attempt):
     """The last call of a forked child that was refused."""
     memory: int = 0
     """The most bytes that the programs which the workflow runs had in memory at once; 0 if unknown."""
+    program: str = ""
+    """The first program that the workflow has started itself, and where: ``codex exec (agent.py:17)``."""
     _numbers: int = 0
     _calls: int = 0
     _limits: tuple[int | None, int | None] = (None, None)

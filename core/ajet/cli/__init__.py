@@ -25,6 +25,7 @@ from ajet.cli import (
     check,
     config,
     data,
+    docs,
     doctor,
     dpo,
     evaluate,
@@ -207,9 +208,11 @@ def _commands() -> TyperGroup:
     app.add_typer(models.app, name="model")
     app.add_typer(config.app, name="config")
     app.command("doctor")(doctor.doctor)
+    app.command("docs")(docs.docs)
     _add_plugin_commands(app)
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
+    _summarize(group)
     return group
 
 
@@ -233,6 +236,15 @@ def _is_command(group: object, words: Sequence[str]) -> bool:
     for word in words:
         group = group.commands.get(word) if isinstance(group, TyperGroup) else None
     return group is not None
+
+
+def _summarize(group: TyperGroup) -> None:
+    """Let lists of commands show the first sentence of each one's help whole, on several lines if need be."""
+    for command in group.commands.values():
+        first = " ".join((command.help or "").partition("\n\n")[0].split())
+        command.short_help = command.short_help or first.partition(". ")[0].rstrip(".") or None
+        if isinstance(command, TyperGroup):
+            _summarize(command)
 
 
 def _program(

@@ -17,7 +17,8 @@ def list_runs(
         list[str] | None, typer.Option("--tag", metavar="TAG", help="Only runs with this tag. Repeatable.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also checks, evaluations and runs of the backbone debug.")
+        bool,
+        typer.Option("--all", help="Also checks, forecasts, evaluations and runs of the backbone debug."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the same data as a JSON list.")] = False,
 ) -> None:
@@ -29,10 +30,10 @@ def list_runs(
 
     lines = list_runs(folder, name=name, tags=tags or (), everything=everything)
     if as_json:
-        print(json.dumps([asdict(line) for line in lines]))
+        print(json.dumps([{**asdict(line), "kind": line.kind} for line in lines]))
     else:
         print(
             describe_runs(lines)
             if lines
-            else f"no such runs in {folder}; --all lists checks and evaluations, too"
+            else f"no such runs in {folder}; --all lists checks, forecasts and evaluations, too"
         )

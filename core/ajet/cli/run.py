@@ -40,6 +40,7 @@ def run(
     model: Model = None,
     backbone: Backbone = None,
     steps: Annotated[int | None, option("steps")] = None,
+    learning_rate: Annotated[float | None, option("learning_rate")] = None,
     seed: Seed = None,
     deterministic: Annotated[bool | None, option("deterministic")] = None,
     memory_limit: MemoryLimit = None,

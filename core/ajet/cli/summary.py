@@ -9,6 +9,7 @@ from ajet.utils.terminal import table
 
 if TYPE_CHECKING:
     from ajet.interfaces.backbone import RunResult
+    from ajet.reports.folder import Run
     from ajet.types import Metrics
 
 FIGURES = (
@@ -28,14 +29,16 @@ def describe_result(result: RunResult) -> str:
     from ajet.reports.folder import read_run
     from ajet.reports.verdict import verdict_of
 
-    parts = []
+    parts, run = [], read_run(result.run_dir) if result.steps else None
     if result.after:
         parts.append(table([("validation", "before", "after"), *_figures(result.before, result.after)]))
-    if result.steps and (found := verdict_of(read_run(result.run_dir))):
+    if run and (found := verdict_of(run)):
         parts.append(str(found))
     rows = [("run folder", str(result.run_dir))]
     if result.steps:
         rows.insert(0, ("trained", f"{result.steps} steps, {result.train_seconds:.0f} s without validation"))
+    if run and (faults := _faults(run)):
+        rows.append(("answers", faults))
     if result.checkpoint:
         rows.append(("checkpoint", str(result.checkpoint)))
         rows.append(
@@ -58,6 +61,15 @@ def describe_metrics_table(metrics: Metrics, *, greedy: bool) -> str:
     rows += [(name, f"{value:.0f}") for name, value in metrics.items() if "failed/" in name]
     text = table(rows)
     return text.replace(", sampled", ", greedy ") if greedy else text
+
+
+def _faults(run: Run) -> str:
+    """What went wrong in the answers of a run; empty if nothing did."""
+    from ajet.chat.answers import FAULTS
+
+    counts = {name: sum(e.counters.get(name, 0) for e in run.entries) for name in FAULTS}
+    told = [f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n]
+    return f"{', '.join(told)}, in {sum(e.calls for e in run.entries)} calls" if told else ""
 
 
 def _figures(before: Metrics, after: Metrics) -> list[tuple[str, str, str]]:

@@ -89,7 +89,7 @@ class Requirements:
         found = self.found()
         program = found[0]
         if program.version is None:
-            remedy = f"in a separate environment (docs/{self.backbone}.md): {program.needed.install}"
+            remedy = f"in a separate environment (`ajet docs {self.backbone}`): {program.needed.install}"
             yield Finding(f"backbone {self.backbone}", "not installed", remedy, optional=True)
             return
         for one in found:

@@ -67,6 +67,7 @@ OPTIONAL_KEYS = frozenset(
         "train.asynchronous",
         "train.dynamic_sampling",
         "train.schedule",
+        "train.save_minutes",
         "rollout.fork",
         "rollout.oversample",
         "task.selector",

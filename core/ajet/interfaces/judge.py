@@ -108,7 +108,11 @@ class FunctionJudge(Judge):
         if isinstance(verdict, (int, float)):
             return JudgeOutput(reward=float(verdict))
         if isinstance(verdict, tuple) and len(verdict) == 2 and isinstance(verdict[0], int | float):
-            return JudgeOutput(reward=float(verdict[0]), is_success=bool(verdict[1]))
+            reward, success = verdict
+            if getattr(success, "ndim", None) == 0:
+                success = success.item()
+            if success in (True, False):  # also 1 and 0
+                return JudgeOutput(reward=float(reward), is_success=bool(success))
         at = written_at(self.function)
         raise TypeError(
             f"returned {_what(verdict)}; expected a number, a bool, (reward, is_success) or a JudgeOutput"
@@ -117,6 +121,8 @@ class FunctionJudge(Judge):
 
 
 def _what(verdict: Any) -> str:
+    if isinstance(verdict, tuple):
+        return f"({', '.join(type(part).__name__ for part in verdict)})"
     if not inspect.iscoroutine(verdict):
         return type(verdict).__name__
     verdict.close()

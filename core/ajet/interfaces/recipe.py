@@ -25,6 +25,10 @@ class Recipe(Plugin):
     suffix: ClassVar[str] = ""
     """Ending of the files that the recipe converts: such a file is a job's ``model`` too, and the recipe's field ``file``."""
 
+    narrow: ClassVar[bool] = True
+    """Whether the model knows little else than what the first line of the class's docstring says, which users are then told before it
+    is built, and where an agent asks for more."""
+
     @abstractmethod
     def build(self, folder: Path, seed: int, progress: Progress) -> None:
         """Write model and tokenizer, in the Hugging Face layout, into a folder. It is empty, or holds what an interrupted build

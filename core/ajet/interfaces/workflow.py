@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 from abc import abstractmethod
@@ -26,6 +27,7 @@ from ajet.utils.signature import Binding, bind
 from ajet.utils.suggest import nearest
 from ajet.utils.user_code import is_installed, is_users
 
+_KEY_VARIABLE = re.compile(r"\b[A-Z]+(?:_[A-Z]+)*_API_KEY\b")
 _OFFERED = ("task", "tuner")
 """What a workflow may take."""
 
@@ -277,8 +279,10 @@ def load_object(spec: str, what: str) -> Any:
     except (Exception, SystemExit) as error:  # a script without a main guard may well exit
         line = location_of(error)
         at = f" (at {line})" if line else ""
+        key = missing_key(error)
+        hint = f". {key}" if key else ""
         raise ConfigError(
-            f"{what} {spec}", f"does not import: {type(error).__name__}: {error}{at}"
+            f"{what} {spec}", f"does not import: {type(error).__name__}: {error}{at}{hint}"
         ) from error
     found = module
     for name in attribute.split("."):
@@ -287,6 +291,12 @@ def load_object(spec: str, what: str) -> Any:
             raise ConfigError(f"{what} {spec}", f"{module_name} has no {name!r}{nearest(name, public)}.")
         found = getattr(found, name)
     return found
+
+
+def missing_key(error: BaseException) -> str:
+    """What helps against the exception of an SDK that has no key for its API; empty for any other one."""
+    found = _KEY_VARIABLE.search(str(error)) if type(error).__module__ not in ("builtins", __name__) else None
+    return f"AgentJet answers the calls of agents, so any key will do: {found[0]}=unset" if found else ""
 
 
 def location_of(error: BaseException) -> str:

@@ -46,6 +46,7 @@ ARGUMENTS: Mapping[str, Argument] = _by_name(
         "The backbone: debug (no training), local, or another that `ajet plugins` lists.",
     ),
     Argument("steps", "train.steps", "Training steps; 0 only validates."),
+    Argument("learning_rate", "train.learning_rate", "AdamW learning rate."),
     Argument("episodes", "eval.episodes", "Maximum number of validation tasks."),
     Argument("repeats", "eval.repeats", "Episodes of each validation task."),
     Argument("seed", "run.seed", "Random seed for task order, sampling and recipes."),

@@ -114,7 +114,7 @@ class RunSettings(Settings):
     )
     stop_on: tuple[str, ...] = Field(
         (),
-        description="Alarms that end a run, with exit code 3: collapse, no_signal, … (docs/alarms.md has all).",
+        description="Alarms that end a run, with exit code 3: collapse, no_signal, … (`ajet docs alarms` has all).",
     )
     record_batches: bool = Field(
         True, description="Keep what each step trained in the run folder, in `batches/`, for `ajet audit`."

@@ -40,6 +40,13 @@ def find_recipe(model: str) -> Recipe | None:
     return validated(found, {}, f"model {model}")
 
 
+def about(recipe: Recipe) -> str:
+    """What a recipe says of its model: ``starter: A small model that …``; empty if its class has no docstring."""
+    first = inspect.cleandoc(type(recipe).__doc__ or "").partition("\n\n")[0]
+    said = " ".join(first.split()).rstrip(".")
+    return f"{recipe.name}: {said}" if said else ""
+
+
 def check_model(model: str, key: str = "model") -> None:
     """Raise ConfigError for what cannot be a model: no recipe, no folder, and not in the form of a Hugging Face id."""
     if find_recipe(model) or Path(model).expanduser().is_dir():
@@ -175,6 +182,8 @@ def cached(recipe: Recipe, seed: int, progress: Progress) -> Path:
 def _build(recipe: Recipe, folder: Path, seed: int, progress: Progress) -> None:
     part = folder.with_name(f".{folder.name}.part")
     part.mkdir(exist_ok=True)
+    if recipe.narrow and (said := about(recipe)):
+        progress.say(f"the model is built once, then kept; {said}. --model names another")
     try:
         recipe.build(part, seed, progress)
     except KeyboardInterrupt:

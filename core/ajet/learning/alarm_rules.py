@@ -226,8 +226,8 @@ STEP_RULES: Mapping[str, Rule] = {
     "repetition": Rule(_repetition, f"{_LOWER}; let the judge refuse answers that repeat themselves"),
     "logprob_gap": Rule(
         _logprob_gap,
-        "Set train.correction=truncated, or let both compute in the same type (“When to correct” in the documentation, "
-        "docs/algorithms.md)",
+        "Set train.correction=truncated, or let both compute in the same type "
+        "(`ajet docs algorithms#what-a-job-can-add-to-any-algorithm`)",
     ),
     "ratio_drift": Rule(_ratio_drift, "Set train.correction=truncated or a lower train.max_staleness"),
     "kl_drift": Rule(_kl_drift, "Raise train.kl, or lower train.learning_rate"),

@@ -138,7 +138,7 @@ class ReinforcePlusPlus(Algorithm):
 
     Hu et al., "REINFORCE++", arXiv:2501.03262, sec. 3. With ``group_baseline`` it is the paper's
     variant for groups of samples ("w/ Baseline"), whose KL penalty is k2 in the loss; without it, it is the plain
-    variant, for which the paper subtracts k1 from advantages instead (docs/algorithms.md).
+    variant, for which the paper subtracts k1 from advantages instead (`ajet docs algorithms`).
     """
 
     name = "reinforce++"

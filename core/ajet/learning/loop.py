@@ -7,11 +7,11 @@ import gc
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ajet.interfaces.backbone import Trainer
 from ajet.learning.alarms import Alarms
@@ -26,6 +26,8 @@ from ajet.types import AjetError, Batch, Metrics
 from ajet.utils.threads import to_its_end
 
 log = logging.getLogger("ajet")
+WORTH_SAVING = 60.0
+"""Seconds since the last checkpoint from which a run that is cancelled writes another one first."""
 
 
 class Ruined(AjetError):
@@ -62,6 +64,7 @@ class Loop:
     """Called with the step and the folder of each complete checkpoint."""
     alarms: Alarms | None = None
     """By default those of the settings."""
+    say: Callable[[str], None] = lambda text: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ class LoopResult:
 
 
 async def train(loop: Loop, first_step: int) -> LoopResult:
-    """Train from ``first_step`` (1, or the step after the restored checkpoint) to the last step.
+    """Train from ``first_step`` (1, or the step after the restored checkpoint) to the last step. A run that is cancelled writes a
+    checkpoint of its last step first, if that is worth it.
 
     In an asynchronous run the next step's episodes run during the update, one step off-policy
     (Noukhovitch et al., arXiv:2410.18252).
@@ -86,6 +90,9 @@ async def train(loop: Loop, first_step: int) -> LoopResult:
     ahead, saving = _Ahead(loop.source, loop.settings), _Saving(loop)
     try:
         return await _train(loop, ahead, saving, first_step)
+    except asyncio.CancelledError:
+        await saving.leave()
+        raise
     finally:
         await ahead.close()
         await saving.end()
@@ -101,14 +108,17 @@ async def _train(loop: Loop, ahead: _Ahead, saving: _Saving, first_step: int) ->
         batch = await ahead.batch(step, trainer.version)
         rollout = time.monotonic() - started
         waited = await saving.end()
-        metrics = await training_step(
-            trainer,
-            loop.publish,
-            batch,
+        metrics, cancelled = await saving.finished(
             step,
-            seconds_rollout=rollout,
-            saved=partial(saved_before, recorder.dir),
-            record=recorder.batch,
+            training_step(
+                trainer,
+                loop.publish,
+                batch,
+                step,
+                seconds_rollout=rollout,
+                saved=partial(saved_before, recorder.dir),
+                record=recorder.batch,
+            ),
         )
         seconds += time.monotonic() - started - waited
         metrics["seconds_checkpoint"] = waited
@@ -121,6 +131,10 @@ async def _train(loop: Loop, ahead: _Ahead, saving: _Saving, first_step: int) ->
         gc.collect()
         last = step == settings.steps
         state, failed = {"version": metrics["weight_version"]}, None
+        keeps_earlier = alarms.collapse.is_suspected()  # keeps those from before it
+        saving.unsaved = None if keeps_earlier else (step, state)
+        if cancelled:
+            raise asyncio.CancelledError
         if loop.validate and (last or (loop.validate_every and step % loop.validate_every == 0)):
             try:
                 after = await loop.validate(step)
@@ -131,9 +145,7 @@ async def _train(loop: Loop, ahead: _Ahead, saving: _Saving, first_step: int) ->
         for alarm in raised:
             log.warning("%s", alarm.line)
         is_best = settings.keep_best and recorder.beats_all(state.get("validation_reward"))
-        regular = (
-            step % settings.save_every == 0 and not alarms.collapse.is_suspected()
-        )  # keeps those from before it
+        regular = (step % settings.save_every == 0 or saving.is_late()) and not keeps_earlier
         if last or is_best or regular or (alarms.stops(raised) and not alarms.collapse.found()):
             saving.begin(step, state)
         if failed:
@@ -215,11 +227,21 @@ class _Saving:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._writing: asyncio.Task[None] | None = None
+        self._began = time.monotonic()
+        """When the last checkpoint was begun, at first the run."""
         self.last: Path | None = None
         """The last complete checkpoint."""
+        self.unsaved: tuple[int, Metrics] | None = None
+        """The last step, and its state, if its weights are worth a checkpoint and have none."""
+
+    def is_late(self) -> bool:
+        """Whether `train.save_minutes` asks for a checkpoint."""
+        minutes = self._loop.settings.save_minutes
+        return minutes is not None and time.monotonic() - self._began >= 60 * minutes
 
     def begin(self, step: int, state: Metrics) -> None:
         """Begin to write the checkpoint of a step."""
+        self._began, self.unsaved = time.monotonic(), None
         self._writing = asyncio.create_task(self._write(step, state))
 
     async def _write(self, step: int, state: Metrics) -> None:
@@ -227,6 +249,33 @@ class _Saving:
         save = partial(loop.recorder.checkpoint, step, loop.trainer.save, state, keep.keep_last)
         self.last = await to_its_end(partial(save, keep_best=keep.keep_best))
         loop.on_checkpoint(step, self.last)
+
+    async def finished(self, number: int, step: Coroutine[Any, Any, Metrics]) -> tuple[Metrics, bool]:
+        """The metrics of a step, and whether it was cancelled meanwhile: where a lot would be lost, a step that has begun is finished
+        first. A second cancellation ends it at once."""
+        self.unsaved, work = None, asyncio.create_task(step)
+        try:
+            return await asyncio.shield(work), False
+        except asyncio.CancelledError:
+            if not self._is_worth_it():
+                await _cancelled(work)
+                raise
+            self._loop.say(f"finishing the update of step {number}, to save it; Ctrl-C again ends at once")
+            try:
+                return await asyncio.shield(work), True
+            except BaseException as error:  # such as of an engine that got the same Ctrl-C
+                await _cancelled(work)
+                raise asyncio.CancelledError from error
+
+    async def leave(self) -> None:
+        """Write a checkpoint of a run that was cancelled, if a lot would be lost without it."""
+        if self.unsaved and self._is_worth_it():
+            self._loop.say(f"saving step {self.unsaved[0]}")
+            self.begin(*self.unsaved)
+            await self.end()
+
+    def _is_worth_it(self) -> bool:
+        return time.monotonic() - self._began >= WORTH_SAVING
 
     async def end(self) -> float:
         """Wait until the checkpoint is complete; returns the seconds that this took. Raises what writing it raised."""
@@ -236,6 +285,12 @@ class _Saving:
         writing, self._writing = self._writing, None
         await writing
         return time.monotonic() - started
+
+
+async def _cancelled(work: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait until it has ended."""
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
 
 
 def assert_all_trained(batch: RolloutBatch, updated: Metrics, step: int) -> None:

@@ -112,6 +112,11 @@ class TrainSettings(Settings):
         ge=1,
         description="Write a checkpoint every this many steps, unless the reward has collapsed, and after the last.",
     )
+    save_minutes: float | None = Field(
+        None,
+        gt=0,
+        description="Also write a checkpoint after a step if the last one is older than so many minutes.",
+    )
     keep_last: int = Field(2, ge=1, description="Number of newest checkpoints to keep.")
     keep_best: bool = Field(
         False,

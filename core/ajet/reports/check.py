@@ -86,9 +86,7 @@ def page(job: Job, report: Report) -> str:
     parts += [table(rows), _breaks(report), *_side_calls(report), *_printed(report)]
     parts.append("\n".join(f"! {what}\n  -> {remedy}" for what, remedy in report.warnings) or "no warnings")
     first = episodes[0].plan.id if episodes else ""
-    parts.append(
-        "Timelines, trees and breaks: see “The context tracker” in the documentation (docs/tracker.md)."
-    )
+    parts.append("Timelines, trees and breaks: `ajet docs tracker`.")
     show = shlex.join(["ajet", "show", str(report.run_dir)])
     parts.append(table([("the whole run", show), ("one episode", f"{show} {first and shlex.quote(first)}")]))
     return "\n\n".join(parts)
@@ -96,6 +94,8 @@ def page(job: Job, report: Report) -> str:
 
 def _breaks(report: Report) -> str:
     """One example of each cause, with the difference in characters and tokens."""
+    if not report.merging.calls:
+        return "breaks: none, as no call is trained."
     if not report.breaks:
         return "breaks: none. Every call that could continue a conversation did."
     text_of = TokenText(report.run_dir)

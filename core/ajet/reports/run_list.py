@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from ajet.rollout.recorder import METRICS, live_lines
 from ajet.runs.run_state import state_of
 from ajet.types import AjetError, ConfigError
 from ajet.utils.terminal import table
+
+_KIND = re.compile(r"-(check|forecast|eval|debug)(?:-\d+)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,16 @@ class RunLine:
 
     @property
     def trains(self) -> bool:
-        """Whether it is not a check, an evaluation or a run of the backbone debug."""
+        """Whether it is not a check, a forecast, an evaluation or a run of the backbone debug."""
         return self.backbone != "debug"
+
+    @property
+    def kind(self) -> str:
+        """What it did in place of training, which ends its folder's name: check, forecast, eval or debug; empty if it trained."""
+        if self.trains:
+            return ""
+        found = _KIND.search(self.run)
+        return found[1] if found else self.backbone
 
 
 def list_runs(
@@ -107,7 +118,7 @@ def run_table(lines: Sequence[RunLine]) -> list[list[str]]:
         "reward": [_both(line.reward) for line in lines],
         "validation": [_both(line.validation) for line in lines],
         "model": [line.model.rstrip("/").rpartition("/")[2] for line in lines],
-        "algorithm": [line.algorithm if line.trains else line.backbone for line in lines],
+        "algorithm": [line.algorithm if line.trains else line.kind for line in lines],
         "learning rate": [
             f"{line.learning_rate:g}" if line.learning_rate and line.trains else "" for line in lines
         ],

@@ -153,7 +153,7 @@ def _indented(text: str, everything: bool) -> str:
 def group_title(tree: GroupTree) -> str:
     """How many episodes the group has, and what they are worth."""
     value = "none was judged" if tree.value is None else f"value {tree.value:.3g}"
-    recorded = "" if tree.is_recorded else "; no record of its step, so advantages are unknown"
+    recorded = "" if tree.is_recorded else "; no record says what its calls were trained with"
     return f"group of {tree.leaves} episodes: {value}{recorded}"
 
 

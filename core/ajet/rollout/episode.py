@@ -313,6 +313,8 @@ _IN_THIS_PROCESS = (
     "requests or urllib"
 )
 
+_BY_A_PROGRAM = "LLM calls of a program are captured only if it is given the gateway's address"
+
 
 def _explain(
     session: Session, failed: Failure | None, missed: Sequence[Missed], captured: LoadedWorkflow | None
@@ -338,7 +340,15 @@ def _explain(
             return Failure(FailureKind.ENGINE, text=session.engine_error)
         if session.counters["context_overflow"]:
             return Failure(FailureKind.CONTEXT_OVERFLOW, text=failed.text)
+        if session.program and captured and not captured.is_plugin and not session.record.answered:
+            text = (
+                f"{failed.text}. No LLM call was answered, and it started {session.program}; {_BY_A_PROGRAM}"
+            )
+            return replace(failed, text=text)
     if failed is None and not session.record.answered and captured:
+        if session.program and not captured.is_plugin:
+            text = f"the workflow ended without an answered LLM call, but it started {session.program}; {_BY_A_PROGRAM}"
+            return Failure(FailureKind.NOTHING_CAPTURED, "program", text)
         refused = f" ({session.refusals[0].line})" if session.refusals else ""
         text = (
             f"the workflow ended without an answered LLM call{refused}"

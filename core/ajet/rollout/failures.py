@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ajet.interfaces.judge import FunctionJudge, Judge
-from ajet.interfaces.workflow import WorkflowFailed, location_of
+from ajet.interfaces.workflow import WorkflowFailed, location_of, missing_key
 from ajet.types import WorkflowOutput
 from ajet.utils.user_code import written_at
 
@@ -36,6 +36,8 @@ _REMEDIES = {
     FailureKind.JUDGE: "Fix the judge, or what it is given: the error says what is wrong and, in your own code, where.",
 }
 _REMEDIES_BY_CAUSE = {
+    "nothing_captured:program": "Make the program the workflow (`workflow: cmd:COMMAND`), or start it with "
+    "env={**os.environ, **tuner.as_base_url().environment()}; see `ajet docs gateway`.",
     "workflow:calls": "Raise workflow.calls, or train such episodes, too: workflow.failed: judge.",
     "workflow:tokens": "Raise workflow.tokens, or train such episodes, too: workflow.failed: judge.",
     "workflow:timeout": "Raise workflow.timeout, or train such episodes, too: workflow.failed: judge.",
@@ -91,7 +93,8 @@ def workflow_failure(error: BaseException) -> Failure:
     """The failure of an episode whose workflow raised."""
     if isinstance(error, WorkflowFailed):
         return Failure(FailureKind.WORKFLOW, error.cause, str(error))
-    return Failure(FailureKind.WORKFLOW, type(error).__name__, describe_exception(error))
+    said = ". ".join(filter(None, (describe_exception(error), missing_key(error))))
+    return Failure(FailureKind.WORKFLOW, type(error).__name__, said)
 
 
 def judge_failure(judge: Judge, output: WorkflowOutput, error: Exception) -> Failure:

@@ -100,7 +100,7 @@ class GatewaySettings(Settings):
 
 
 class ForkSettings(Settings):
-    """Episodes of a group that are run again from one of their calls; docs/credit.md."""
+    """Episodes of a group that are run again from one of their calls; `ajet docs credit`."""
 
     where: Literal["uniform", "entropy", "value"] = Field(
         "uniform",

@@ -87,10 +87,10 @@ def watched_loop(
     say: Callable[[str], None],
     end: Callable[[AjetError], bool] | None = None,
 ) -> Iterator[None]:
-    """A block of a coroutine. If a call blocks the event loop for ``after`` seconds without any progress, say which one,
-    each time; after ``limit`` seconds ``end``, by default `end_run`, is called in the watching thread; if it returns
-    False, that is reported. A debugger may block the loop without limit. While native code holds the interpreter's lock, no Python
-    code runs, here neither: after ``limit`` seconds the stack of each thread is printed."""
+    """A block of a coroutine. If a call blocks the event loop for ``after`` seconds without any progress, say which one, of one
+    line of code less and less often; after ``limit`` seconds ``end``, by default `end_run`, is called in the watching thread; if it
+    returns False, that is reported. A debugger may block the loop without limit. While native code holds the interpreter's lock, no
+    Python code runs, here neither: after ``limit`` seconds the stack of each thread is printed."""
     loop = asyncio.get_running_loop()
     watch = _LoopWatch(loop, board, after, limit, say, end or partial(end_run, loop))
     thread = threading.Thread(target=watch.run, name="ajet-watchdog", daemon=True)
@@ -122,6 +122,9 @@ class _LoopWatch:
         self._say = say
         self._end = end
         self._look = min(after, limit, 5.0) / 2
+        self._wait: dict[str, float] = {}
+        self._quiet_until: dict[str, float] = {}
+        """By line of code."""
 
     def run(self) -> None:
         """Watch until the block has ended."""
@@ -159,17 +162,25 @@ class _LoopWatch:
             still += min(time.monotonic() - began, 2 * step)  # a process that was suspended did not block
             if still - told >= self._after:
                 told = still
-                self._say(
-                    self._describe(
-                        still, "Meanwhile no other episode makes progress, and no deadline is kept."
-                    )
-                )
+                self._tell(still)
             if still >= self._limit and not ended:
                 ended = True
                 limit = f"rollout.loop_timeout is {self._limit:g} s"
                 if not self._end(AjetError(self._describe(still, f"The run was ended because {limit}."))):
                     no_remedy = f"{limit}, but only a run in the main thread can be ended. End this process."
                     self._say(self._describe(still, no_remedy))
+
+    def _tell(self, seconds: float) -> None:
+        """Say what blocks the loop; of one line of code, each time after twice as long as before."""
+        location = location_on_stack(sys._current_frames().get(self._thread))
+        now = time.monotonic()
+        if now < self._quiet_until.get(location, 0.0):
+            return
+        self._wait[location] = 2 * self._wait.get(location, self._after)
+        self._quiet_until[location] = now + self._wait[location]
+        self._say(
+            self._describe(seconds, "Meanwhile no other episode makes progress, and no deadline is kept.")
+        )
 
     def _describe(self, seconds: float, consequence: str) -> str:
         task = asyncio.current_task(self._loop)

@@ -16,6 +16,7 @@ from ajet.capture.refusals import Refused
 from ajet.chat.answers import FAULTS
 from ajet.interfaces.engine import Engine
 from ajet.job.job import Job
+from ajet.job.models import about, find_recipe
 from ajet.job.prepare import learns_nothing
 from ajet.learning.batch import Selection
 from ajet.learning.credit import advantages
@@ -29,6 +30,7 @@ from ajet.runs.chat_format import ChatFormatReport, describe
 from ajet.runs.repeats import repeats
 from ajet.runs.run_dir import keep_tokenizer, new_run_dir
 from ajet.runs.runtime import Runtime, open_runtime, training_policy
+from ajet.services.scripted_engine import ScriptedEngine
 from ajet.tracker.branches import unused
 from ajet.tracker.breaks import CAUSES, Break, discarded
 from ajet.tracker.call import Call
@@ -132,6 +134,8 @@ class Report:
     chat_format: ChatFormatReport
     warnings: Sequence[tuple[str, str]] = ()
     """(what is wrong, what helps)"""
+    recipe: str = ""
+    """What the recipe of the model that answered says of it, if it knows little else."""
     differs: str | None = None
     """What is different when an episode runs again with the same answers: empty if nothing is, None if all failed."""
 
@@ -196,7 +200,9 @@ async def examined(
         recorder.metrics(name, 1, summarize(episodes, took))
     finally:
         recorder.close()
-    return examine(job, run_dir, episodes, took, context_length, runtime.installed, chat_format)
+    report = examine(job, run_dir, episodes, took, context_length, runtime.installed, chat_format)
+    recipe = None if isinstance(engine, ScriptedEngine) else find_recipe(job.model)
+    return replace(report, recipe=about(recipe) if recipe and recipe.narrow else "")
 
 
 def examine(
@@ -289,11 +295,16 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
     """What a user should look at before training, worst first, each with a remedy."""
     episodes, merged = report.episodes, report.merging
     answers = sum(len(e.record.calls) for e in episodes)
+    uncalled = bool(report.offering) and not report.calling
+    too_long = any(e.failed and e.failed.kind is FailureKind.CONTEXT_OVERFLOW for e in episodes)
     first = {e.failed.cause: e.failed for e in reversed(episodes) if e.failed}
     found = [
         (f"{n} of {len(episodes)} episodes failed: {cause}: {first[cause].text}", first[cause].remedy)
         for cause, n in failures(episodes).most_common()
     ]
+    if report.recipe and (too_long or uncalled or report.tools_left_out):
+        remedy = "If the agent asks for anything else, name another --model: smollm2, smollm2-tools, a folder or a Hugging Face id."
+        found.insert(0, (f"the model is {report.recipe}", remedy))
     for m in report.missed:
         found.append((f"{m.count} connections were not captured: {m.where}", REMEDY))
     found += [(refused.line, refused.message) for refused in report.refused]
@@ -320,7 +331,7 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
                 "Set rollout.tool_prompt: hermes, with which AgentJet writes them, or use a model that knows tools (smollm2-tools).",
             )
         )
-    elif report.offering and not report.calling:
+    elif uncalled:
         found.append(
             (
                 f"{report.offering} calls offer tools, and no answer calls one",

@@ -22,8 +22,8 @@ def run_job(job: Job) -> RunResult:
     wanted, tasks = job.config.train.batch_size, len(job.tasks)
     if job.backbone.capabilities.trains and tasks < wanted:
         job.progress.say(
-            f"warning: train.batch_size is {wanted}, but there are only {tasks} tasks, so a step takes some of them several "
-            "times, as separate groups. Lower it, or add tasks."
+            f"warning: train.batch_size is {wanted}, but there {'is only 1 task' if tasks == 1 else f'are only {tasks} tasks'}, so a "
+            "step takes some of them several times, as separate groups. Lower it, or add tasks."
         )
     while True:
         try:

@@ -59,7 +59,7 @@ def new_run_dir(job: Job, what: str = "") -> Path:
                 run_dir.mkdir()
             except FileExistsError:
                 continue
-            keep_job(run_dir, job)
+            keep_job(run_dir, job, trains=not what)
             job.progress.started(run_dir)
             return run_dir
     raise ConfigError("run.dir", f"{root} holds too many runs of this second.")
@@ -70,19 +70,27 @@ def as_folder(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip("-.")[-60:]
 
 
-def keep_job(run_dir: Path, job: Job) -> None:
-    """Write the resolved job and the versions that take part into a run folder."""
+def keep_job(run_dir: Path, job: Job, *, trains: bool = True) -> None:
+    """Write the resolved job and the versions that take part into a run folder. If nothing ``trains``, as in a forecast, the job's
+    backbone is ``debug`` there."""
     data = resolved(job)
+    if not trains:
+        data["backbone"]["name"] = "debug"
+    _keep_resolved(run_dir, job, data)
+    (run_dir / "versions.json").write_text(json.dumps(versions(job), indent=2))
+
+
+def _keep_resolved(run_dir: Path, job: Job, data: dict[str, Any]) -> None:
     for name, tasks in (("reader", job.tasks), ("validation", job.validation)):
         _keep_given(run_dir, data["task"], name, tasks)
     written = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     write_whole(run_dir / "job.yaml", written)
     write_whole(run_dir / SETTINGS, json.dumps({**data, READ: _read(job)}))
-    (run_dir / "versions.json").write_text(json.dumps(versions(job), indent=2))
 
 
 def tell_changes(run_dir: Path, job: Job, say: Callable[[str], None]) -> None:
-    """Say which settings of a run that goes on are others than before, also after its job.yaml was changed or cut, and note them."""
+    """Say which settings of a run that goes on are others than before, also after its job.yaml was changed or cut, and keep them: the
+    next ``--resume`` and lists of runs find the same job."""
     file, now = run_dir / SETTINGS, {**resolved(job), READ: _read(job)}
     if not file.exists():  # of an earlier release
         return
@@ -94,16 +102,18 @@ def tell_changes(run_dir: Path, job: Job, say: Callable[[str], None]) -> None:
         new, old = dict(leaves(now)), dict(leaves(before))
     except (ValueError, TypeError, AttributeError):
         new = old = {}
-    changed = [
-        f"{key} {json.dumps(new.get(key))} (was {json.dumps(old.get(key))})"
-        for key in {**old, **new}
-        if new.get(key) != old.get(key)
-    ]
+    keys = [key for key in {**old, **new} if new.get(key) != old.get(key)]
+    changed = [f"{key} {json.dumps(new.get(key))} (was {json.dumps(old.get(key))})" for key in keys]
     if changed:
         more = f", and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
         bits = ". A deterministic run repeats only under the same settings" * job.config.run.deterministic
         say(f"{run_dir} goes on with other settings: {', '.join(changed[:MOST_NAMED])}{more}{bits}")
-        write_whole(file, json.dumps(now))
+        # What may be refused later must not stay: other tasks of a deterministic run, another job of a comparison of models.
+        refused = job.config.run.deterministic and any(key.startswith(READ) for key in keys)
+        if job.backbone.capabilities.trains and not refused:
+            _keep_resolved(run_dir, job, resolved(job))
+        else:
+            write_whole(file, json.dumps(now))
 
 
 def _read(job: Job) -> dict[str, str]:

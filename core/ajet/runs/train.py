@@ -107,6 +107,7 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
                     on_step=on_step,
                     on_checkpoint=listeners.checkpoint_saved,
                     alarms=alarms,
+                    say=progress.say,
                 )
                 ended = await train(loop, done + 1)
             refuse_ruined(job, ended.ruined)

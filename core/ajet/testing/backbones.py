@@ -127,6 +127,7 @@ class BackboneSubject:
             "train.asynchronous": {"train.asynchronous": True},
             "train.dynamic_sampling": {"train.dynamic_sampling": 1.5},
             "train.schedule": {"train.schedule": "cosine"},
+            "train.save_minutes": {"train.save_minutes": 1},
             "rollout.fork": {"rollout.fork.roots": 1},
             "rollout.oversample": {"rollout.oversample": 1.5},
             "task.selector": {"task.selector": "difficulty"},

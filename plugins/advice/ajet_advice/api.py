@@ -62,6 +62,7 @@ def forecast(
     attack: bool = False,
     probe: int | None = None,
     gpus: str | None = None,
+    price: float | None = None,
     seed: int | None = None,
     memory_limit: str | None = None,
     run_dir: AnyPath | None = None,
@@ -73,7 +74,8 @@ def forecast(
 
     About ``episodes`` are run, for at most so many ``minutes``; no weights change. ``attack`` looks for answers that the judge rewards
     without a solution. ``probe`` trains so many steps first, which are thrown away, for a closer estimate of the steps to the pass
-    rate ``target``. ``gpus``, such as ``8xH100``, adds the time of a step there. All else is as in `check`. Raises AjetError.
+    rate ``target``. ``gpus``, such as ``8xH100``, adds the time of a step there, and ``price``, that of one GPU for
+    an hour, the cost of the run. All else is as in `check`. Raises AjetError.
     """
     given = locals()
     with shown_or_not(progress) as lines, prepared(forecast_layers(given), lines, services) as ready:

@@ -29,6 +29,7 @@ def forecasted(job: Job, given: Mapping[str, Any]) -> Forecast:
         target=given["target"],
         attack=given["attack"],
         gpus=None if gpus is None else parse_gpus(gpus),
+        price=given["price"],
     )
     probed = None if given["probe"] is None else probe(job, given["probe"])
     engine, trainer = _engine(job, given)

@@ -40,8 +40,11 @@ def page(job: Job, found: Forecast) -> str:
     rows += [
         ("answers", f"{spread(answers)} tokens, {report.cut} of {len(answers)} cut off by the length limit"),
         ("a step", _step(found)),
-        ("steps", _steps(found)),
+        ("steps", _steps(found, job.config.train.learning_rate)),
     ]
+    if found.run.steps:
+        where = "on the GPUs, without agents and judges" if found.gpus else "here"
+        rows.append(("the run", f"{found.run.steps} steps {where}: {found.run}"))
     parts = [f"ajet forecast · {job.workflow.spec} · {job.model}", table(rows, most=110)]
     parts.append("\n".join(_verdict(found)))
     if found.suggestions:
@@ -54,7 +57,7 @@ def page(job: Job, found: Forecast) -> str:
         table(
             [
                 ("every episode", shlex.join(["ajet", "show", str(report.run_dir)])),
-                ("what it means", "docs/alarms.md"),
+                ("what it means", "ajet docs alarms"),
             ]
         )
     )
@@ -91,7 +94,7 @@ def _step(found: Forecast) -> str:
     return told
 
 
-def _steps(found: Forecast) -> str:
+def _steps(found: Forecast, rate: float) -> str:
     if not found.steps:
         return "no estimate"
     middle, low, high = found.steps
@@ -103,8 +106,8 @@ def _steps(found: Forecast) -> str:
         else "as 9 of 10 runs of the examples"
     )
     return (
-        f"about {middle:.0f} to {found.target:.0%} ({low:.0f} to {high:.0f}, {why}), {middle * each:.1f} "
-        f"{unit} here ({low * each:.1f} to {high * each:.1f})"
+        f"about {middle:.0f} to {found.target:.0%} ({low:.0f} to {high:.0f}, {why}) with train.learning_rate {rate:g}"
+        f"{'' if found.probe else ' if that suits the model'}, {middle * each:.1f} {unit} here ({low * each:.1f} to {high * each:.1f})"
     )
 
 

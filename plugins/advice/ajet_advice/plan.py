@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ajet import Algorithm, Backbone, ConfigError, find_recipe
+from ajet import Algorithm, Backbone, ConfigError, find_recipe, model_source
 from ajet.backbones import (
     GIB,
     Gpus,
@@ -23,6 +23,8 @@ from ajet.backbones import (
     build_plugin,
     read_shape,
 )
+from ajet.interfaces.progress import current_progress
+from ajet_advice.cost import Cost
 from ajet_advice.speed import Speed, speed
 
 MEAN_TOKENS = 1024
@@ -33,6 +35,8 @@ FASTER = 1.1
 """A setting is shown if it makes a step this many times as fast."""
 FEW_EPISODES = 32
 """Episodes of a step for each of several GPUs, below which the note is shown."""
+ABOVE_WITH_VLLM = 1.18
+"""The peak of the one job that was measured with vLLM beside the trainer, by its plan (bench/results/prove_h100_vllm.json)."""
 MOST_GPUS = 64
 MOST_PAIRS = 4
 """Of pairs of settings with which a job fits, so many are shown."""
@@ -59,6 +63,8 @@ class Plan:
     sizes: JobSizes
     layout: Layout
     speed: Speed
+    run: Cost
+    """Of the job's `train.steps`, without agents and judges."""
     suggestions: tuple[Suggestion, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
@@ -90,6 +96,7 @@ class Plan:
             "concurrency": layout.running,
             "cache_tokens": self.cache_tokens,
             "speed": {name: asdict(getattr(found, name)) for name in ranges} | {"at_once": found.at_once},
+            "run": self.run.as_dict(),
             "settings": dict(layout.settings),
             "suggestions": [asdict(suggestion) for suggestion in self.suggestions],
             "notes": list(self.notes),
@@ -105,6 +112,8 @@ class Question:
     """One of `METHODS`; None: as the job says."""
     prompt: int | None = None
     answer: int | None = None
+    price: float | None = None
+    """Of one GPU for an hour."""
 
 
 def plan(layers: Layers, asked: Question) -> Plan:
@@ -121,6 +130,7 @@ def plan(layers: Layers, asked: Question) -> Plan:
         sizes=found.sizes,
         layout=found.layout,
         speed=found.speed,
+        run=found.run,
         suggestions=tuple(suggestions),
         notes=notes,
     )
@@ -130,18 +140,24 @@ def _estimate(layers: Layers, asked: Question) -> Plan:
     config, backbone = layers.job(), build_backbone(layers)
     sizes = _sizes(config, backbone, layers, asked)
     layout = backbone.layout(sizes, asked.gpus)
+    found = speed(sizes, layout, asked.gpus.device)
+    low, high = (
+        getattr(found.sampling_seconds, end) + getattr(found.training_seconds, end) for end in ("low", "high")
+    )
     return Plan(
         model=config.model,
         backbone=backbone.name,
         gpus=asked.gpus,
         sizes=sizes,
         layout=layout,
-        speed=speed(sizes, layout, asked.gpus.device),
+        speed=found,
+        run=Cost.of(config.train.steps, low, high, asked.gpus.count, asked.price),
     )
 
 
 def _sizes(config: JobConfig, backbone: Backbone, layers: Layers, asked: Question) -> JobSizes:
-    shape = _shape(config.model, backbone)
+    seed = config.run.seed
+    shape = _shape(config.model, backbone, seed)
     loras = {name: target.lora for name, target in config.targets.items() if target.lora}
     context = min(config.rollout.context_length or shape.context, shape.context)
     answer = asked.answer or config.rollout.sampling.max_tokens or MEAN_TOKENS
@@ -157,7 +173,7 @@ def _sizes(config: JobConfig, backbone: Backbone, layers: Layers, asked: Questio
         adapters={name: shape.adapter_parameters(lora.rank, lora.modules) for name, lora in loras.items()},
         trained=config.train.targets or tuple(loras),
         quantized=asked.method == "qlora" or getattr(backbone, "quantize", None) is not None,
-        reference=_shape(config.train.reference, backbone) if config.train.reference else None,
+        reference=_shape(config.train.reference, backbone, seed) if config.train.reference else None,
         keeps_first=config.train.reference is None
         and (config.train.kl > 0 or "reference" in algorithm.needs),
         entropy=config.train.entropy > 0,
@@ -171,13 +187,10 @@ def _sizes(config: JobConfig, backbone: Backbone, layers: Layers, asked: Questio
     )
 
 
-def _shape(model: str, backbone: Backbone) -> Shape:
+def _shape(model: str, backbone: Backbone, seed: int) -> Shape:
+    """The sizes of a model; that of a recipe is built if it is not there yet."""
     if find_recipe(model):
-        raise ConfigError(
-            f"model {model}",
-            "is a recipe, which makes a small model when it is first used. Name a model with --model, such as "
-            "Qwen/Qwen3-4B, or a folder with a config.json.",
-        )
+        model = model_source(model, seed, current_progress())
     try:
         return read_shape(model)
     except UnknownFamily:
@@ -216,6 +229,12 @@ def _notes(found: Plan, asked: Question) -> Iterator[str]:
     if found.layout.gpus < found.gpus.count:
         yield (
             f"the backbone {found.backbone} uses {found.layout.gpus} of the {found.gpus.count} GPUs; --backbone verl uses all"
+        )
+    peak, memory = found.layout.tightest.total * ABOVE_WITH_VLLM, found.gpus.device.memory
+    if found.layout.settings.get("backbone.local.engine") == "vllm" and peak > memory:
+        yield (
+            f"the one job that was measured with vLLM took {ABOVE_WITH_VLLM:.0%} of its plan, which would be {gibibytes(int(peak))} of "
+            f"{gibibytes(memory)} GiB: leave room with backbone.local.optimizer: adamw_8bit, or a smaller micro_batch_tokens"
         )
     if (each := found.sizes.episodes // found.layout.gpus) < FEW_EPISODES and found.layout.gpus > 1:
         yield f"a step has {each} episodes for each GPU, which are too few to keep it busy: raise train.batch_size"
@@ -296,7 +315,7 @@ def _more_gpus(layers: Layers, asked: Question) -> str:
 
 
 def _at(asked: Question, gpus: Gpus) -> Question:
-    return Question(gpus=gpus, method=asked.method, prompt=asked.prompt, answer=asked.answer)
+    return replace(asked, gpus=gpus)
 
 
 def _written(change: Mapping[str, object]) -> str:

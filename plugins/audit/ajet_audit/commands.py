@@ -13,17 +13,17 @@ def audit(
         Path,
         typer.Argument(metavar="RUN", help="A run folder, or a folder of runs, whose newest run is checked."),
     ],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check a finished run from its files alone: every sampled token is trained once, or excluded by a rule.
 
-    The last line is one JSON object. The exit code is 1 if anything is unexplained."""
+    The exit code is 1 if anything is unexplained."""
     from ajet.backbones import find_run
     from ajet_audit.files import Folder
     from ajet_audit.report import as_json, describe
     from ajet_audit.steps import Audit
 
     found = Audit(Folder(find_run(run))).run()
-    print(describe(found))
-    print(as_json(found))
+    print(as_json(found) if json else describe(found))
     if found.faults:
         raise typer.Exit(1)

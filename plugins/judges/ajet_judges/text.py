@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
+from ajet.interfaces.helpers import nearest
 
 
 def expected_text(task: Task, key: str) -> str:
@@ -13,7 +14,14 @@ def expected_text(task: Task, key: str) -> str:
     value = task.metadata.get(key)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         found = "no" if value is None else f"a {type(value).__name__} in"
-        raise ValueError(f"task {task.id!r} has {found} metadata[{key!r}]; the judge needs text or a number")
+        there = (
+            f"{nearest(key, task.metadata)}. Its fields: {', '.join(task.metadata) or 'none'}"
+            if value is None
+            else ""
+        )
+        raise ValueError(
+            f"task {task.id!r} has {found} metadata[{key!r}]; the judge needs text or a number{there}"
+        )
     text = str(value)
     if not text.strip():
         raise ValueError(f"task {task.id!r} has an empty metadata[{key!r}]; the judge needs an answer there")

@@ -134,10 +134,18 @@ class OnDevice(Plugin):
         return dtype
 
     def source(self, model: str, seed: int, progress: Progress) -> str:
-        """What `model_source` finds or builds for a job's ``model``; torch has `threads` threads from then on."""
-        if self.threads:
-            import torch
+        """What `model_source` finds or builds for a job's ``model``; torch has `threads` threads from then on. Raises ConfigError if
+        the device is not there."""
+        import torch
 
+        there = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+        if self.device in there and not there[self.device]():
+            raise ConfigError(
+                "backbone.local.device",
+                f"{self.device}, but PyTorch {torch.__version__} finds no such device here. `auto` takes what there is; `ajet doctor` "
+                "lists it.",
+            )
+        if self.threads:
             torch.set_num_threads(self.threads)
         return model_source(model, seed, progress)
 

@@ -17,6 +17,8 @@ FORMAT = "1"
 class Pretrained(Recipe):
     """A pretrained model in another form than Hugging Face's. All seeds give the same folder."""
 
+    narrow = False
+
     @abstractmethod
     def source(self) -> str:
         """What decides the converted model, apart from `FORMAT`."""

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, cast
 from pydantic import Field
 
 from ajet import ConfigError
+from ajet.interfaces.helpers import nearest
 from ajet_readers.records import RecordReader, kind_of
 
 MiB = 1 << 20
@@ -74,7 +75,9 @@ def read_lines(path: Path, field: str = "path", most: int = LONGEST) -> Iterator
         with cast(BinaryIO, gzip.open(path)) if packed else path.open("rb") as file:
             yield from _lines(file, path, most, packed)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file. Check the reader's `{field}`.") from None
+        beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+        hint = nearest(path.name, beside)
+        raise ConfigError(f"{path}: no such file{hint}. Check the reader's `{field}`.") from None
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ConfigError(f"{path}: broken gzip file ({error}). Pack it again.") from None
     except OSError as error:

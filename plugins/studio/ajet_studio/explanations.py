@@ -47,7 +47,7 @@ METRICS = {
     "unmatched_reward_names": "names in `rewards` that are neither an agent nor a target of the episode",
 }
 _FAMILIES = {
-    "alarm": "1 on steps that have this alarm (docs/alarms.md)",
+    "alarm": "1 on steps that have this alarm (`ajet docs alarms`)",
     "failed": "episodes that failed with this cause",
     "dropped": "sampled tokens that this policy left untrained",
     "judge": "mean of a metric that the judge or the workflow gave",

@@ -217,6 +217,7 @@ OURS: Mapping[str, str] = {
     "train.schedule": "in the rate that each row carries",
     "train.final_share": "in the rate that each row carries",
     "train.save_every": "AgentJet asks Trinity for a checkpoint",
+    "train.save_minutes": "AgentJet asks Trinity for a checkpoint",
     "train.keep_last": "checkpoints are kept by the run folder's writer",
     "train.keep_best": "checkpoints are kept by the run folder's writer",
     "eval": "by AgentJet",

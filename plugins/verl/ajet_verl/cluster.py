@@ -163,7 +163,7 @@ def wait_for_gpus(ray: Any, config: DictConfig, job: Job, *, joined: bool) -> No
         if not joined or time.monotonic() > deadline:
             raise AjetError(
                 f"backbone verl: the job needs {wanted} GPUs, but Ray has {available}. Set backbone.verl.trainer.nnodes and "
-                "n_gpus_per_node, or start Ray on the other nodes (docs/verl.md)."
+                "n_gpus_per_node, or start Ray on the other nodes (`ajet docs verl`)."
             )
         if not announced:
             job.progress.say(f"waiting for {wanted} GPUs; Ray has {available}")

@@ -256,6 +256,7 @@ OURS: Mapping[str, str] = {
 REFUSED: Mapping[str, str] = {
     "run.deterministic": "vLLM's batches depend on time",
     "rollout.fork": "the conductor asks for a whole group at once, and knows no episode that begins after others have ended",
+    "train.save_minutes": "verl counts steps",
     "task.selector": "verl's data loader asks for tasks before the groups before them have ended",
 }
 """Keys that are errors with this backbone, and why."""

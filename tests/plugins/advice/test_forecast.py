@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -171,6 +172,17 @@ def test_a_probe_trains_and_is_thrown_away(folder: Folder) -> None:
     assert [run.name.rpartition("-")[2] for run in (folder.path / "runs").iterdir()] == ["forecast"]
     refused = folder.ajet("forecast", "job.yaml", "--answers", "answers.yaml", "--probe", "2")
     assert refused.code == 2 and "--probe and --answers: exclude each other" in refused.err
+
+
+def test_the_page_names_the_learning_rate_and_says_what_the_whole_run_costs(folder: Folder) -> None:
+    command = ["forecast", "job.yaml", "--answers", "answers.yaml", "--judge", "judges.py:tossed"]
+    out = folder.ajet(*command, "--price", "3600", "--set", "train.steps=10").out
+    assert re.search(r"^steps .* with train\.learning_rate \S+ if that suits the model, ", out, re.MULTILINE)
+    (seconds,) = re.findall(r"about (\d+) s here", out)
+    (cost,) = re.findall(
+        r"^the run +10 steps here: \S+ minutes, (\S+) at 3600 a GPU hour$", out, re.MULTILINE
+    )
+    assert float(cost.replace(",", "")) == pytest.approx(10 * float(seconds), rel=0.1, abs=10)
 
 
 def test_the_noise_of_a_gradient_by_hand() -> None:

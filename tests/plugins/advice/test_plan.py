@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -26,6 +27,19 @@ def parts(found: dict[str, Any], phase: str) -> dict[str, float]:
     return {name: size / GIB for name, size in memory["parts"].items()}
 
 
+QWEN3 = {
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+}
 QWEN_4B = ("--model", "Qwen/Qwen3-4B", "--gpus", "H100")
 QWEN_32B = ("--model", "Qwen/Qwen3-32B", "--set", "rollout.context_length=4096")
 
@@ -123,6 +137,56 @@ train: {targets: [a], batch_size: 2, reference: Qwen/Qwen3-1.7B}
     assert seconds * rate == pytest.approx(2 * 4 * 300)
 
 
+def test_a_run_has_its_hours_and_with_a_price_its_cost(folder: Folder) -> None:
+    arguments = ("--model", "Qwen/Qwen3-0.6B", "--gpus", "2xH100", "--set", "train.steps=200")
+    free, paid = planned(folder, *arguments), planned(folder, *arguments, "--price", "2.5")
+    step = [
+        paid["speed"]["sampling_seconds"][end] + paid["speed"]["training_seconds"][end]
+        for end in ("low", "high")
+    ]
+    hours = paid["run"]["hours"]
+    assert [hours["low"], hours["high"]] == pytest.approx([200 * seconds / 3600 for seconds in step])
+    cost = paid["run"]["cost"]
+    assert [cost["low"], cost["high"]] == pytest.approx([2 * 2.5 * hours["low"], 2 * 2.5 * hours["high"]])
+    assert free["run"]["cost"] is None
+    out = folder.ajet("plan", *arguments, "--price", "2.5").out
+    assert re.search(r"^the run, 200 steps: [\d.]+–[\d.]+ \w+, [\d.]+–[\d.]+ at 2\.5 a GPU hour$", out, re.M)
+
+
+def test_the_model_of_a_recipe_is_built_and_planned(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AJET_CACHE", str(folder.path / "cache"))
+    folder.write(
+        "recipe.py",
+        "from pathlib import Path\n"
+        "from ajet import Recipe\n"
+        "class Small(Recipe):\n"
+        "    name = 'small'\n"
+        "    def build(self, folder, seed, progress):\n"
+        f"        (folder / 'config.json').write_text('''{json.dumps(QWEN3)}''')\n"
+        "    def tokenizer(self, seed):\n"
+        "        raise NotImplementedError\n",
+    )
+    found = planned(folder, "--model", "recipe.py:Small", "--gpus", "L4")
+    assert found["fits"] and found["parameters"] < 1e6
+
+
+def test_where_vllm_samples_the_peak_that_was_measured_above_a_plan_is_told(folder: Folder) -> None:
+    vllm = ("--set", "backbone.local.engine=vllm")
+    (note,) = [n for n in planned(folder, *QWEN_4B, *vllm)["notes"] if "118%" in n]
+    assert "of 80.0 GiB" in note and "adamw_8bit" in note
+    small = (
+        "--model",
+        "Qwen/Qwen3-0.6B",
+        "--gpus",
+        "H100",
+        "--set",
+        "backbone.local.micro_batch_tokens=2048",
+    )
+    tight = "rollout.context_length=1024"
+    assert not [n for n in planned(folder, *small, *vllm, "--set", tight)["notes"] if "118%" in n]
+    assert not [n for n in planned(folder, *QWEN_4B)["notes"] if "118%" in n]
+
+
 def test_it_is_readable_too(folder: Folder) -> None:
     out = folder.ajet("plan", *QWEN_4B).out
     assert out.startswith("Qwen/Qwen3-4B: 4.02B weights, all weights, backbone local, 1 × H100\n")
@@ -134,7 +198,6 @@ def test_it_is_readable_too(folder: Folder) -> None:
     [
         (("--gpus", "H1000"), "--gpus H1000: unknown GPU; did you mean 'H100'"),
         ((), "--gpus: this machine has none. Name GPUs, such as 8xH100."),
-        (("--gpus", "H100"), "model starter: is a recipe"),
         ((*QWEN_4B, "--method", "lorra"), "--method lorra: unknown; did you mean 'lora'"),
         ((*QWEN_4B, "--backbone", "debug"), "the backbone 'debug' has no estimate"),
         ((*QWEN_4B, "--backbone", "verl", "--method", "qlora"), "4 bits have no estimate"),

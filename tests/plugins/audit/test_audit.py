@@ -163,7 +163,8 @@ def test_answers_that_no_later_call_used_are_named_and_trained_unless_a_filter_l
     assert run_program(["audit", str(folder)]) == 0
     said = capsys.readouterr().out
     assert "used by no later call: 4 answers" in said and "such as call 1 of " in said
-    assert json.loads(said.splitlines()[-1])["unused_branches"]["calls"] == 4
+    assert run_program(["audit", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unused_branches"]["calls"] == 4
     filtered = audited(runs.run(summed_up, steps=1, name="filtered", filters=[UnusedBranches()]))
     assert good(filtered)["unused_branches"] == found.unused_tokens and filtered.unused == {}
 
@@ -186,10 +187,12 @@ def test_a_killed_run_is_checked_up_to_its_last_checkpoint(runs: Runs) -> None:
     assert good(found)["after_the_last_checkpoint"] and len(found.folder.steps) == 2
 
 
-def test_the_command_ends_with_one_json_object(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_one_json_object_on_demand(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     folder = runs.run(once, judged, steps=1)
     assert run_program(["audit", str(folder)]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "sha256" not in capsys.readouterr().out
+    assert run_program(["audit", str(folder), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
     assert told["calls"] == 4 and told["unexplained"] == 0
     assert told["sampled_tokens"] == told["trained_tokens"] + sum(told["excluded"].values())
     assert {"episodes.jsonl", "metrics.jsonl", "batches/step_000001.npz"} <= told["sha256"].keys()

@@ -9,6 +9,7 @@ import pytest
 
 from ajet import EpisodeView, Judge, Task, WorkflowOutput
 from ajet_judges import Contains, Exact
+from ajet_judges.text import expected_text
 
 
 def reward(judge: Judge, response: Any, answer: Any, key: str = "answer") -> float:
@@ -61,3 +62,10 @@ def test_the_answer_may_have_another_key() -> None:
 def test_a_task_without_a_usable_answer_is_an_error_that_names_it(judge: Judge, answer: Any) -> None:
     with pytest.raises(ValueError, match=r"task 't1' has .*metadata\['answer'\]"):
         reward(judge, "Paris", answer)
+
+
+def test_a_task_without_the_answer_is_told_with_its_fields_and_the_nearest() -> None:
+    task = Task("t", metadata={"answers": "4", "level": 1})
+    said = r"has no metadata\['answer'\].*; did you mean 'answers'\. Its fields: answers, level"
+    with pytest.raises(ValueError, match=said):
+        expected_text(task, "answer")

@@ -14,7 +14,7 @@ from ajet.estimate.shape import read_shape  # noqa: E402
 from ajet.interfaces.progress import Silent  # noqa: E402
 from ajet.learning.algorithms import SFT  # noqa: E402
 from ajet.learning.settings import TrainSettings  # noqa: E402
-from ajet.types import Batch, Sample, Span  # noqa: E402
+from ajet.types import Batch, ConfigError, Sample, Span  # noqa: E402
 from ajet_local import Local, LocalEnginePlugin, cpu  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
 from tests.tiers import fast  # noqa: E402
@@ -202,3 +202,10 @@ def test_a_load_above_the_cores_is_told(monkeypatch, load, line, model, tokenize
     Local(device="cpu").trainer(folder, TrainSettings(), seed=0, deterministic=False, progress=said)
     told = [text for text in said.lines if text.startswith("load ")]
     assert told == ([f"load {line}: other programs compute, so this run takes longer"] if line else [])
+
+
+@pytest.mark.parametrize("plugin", [Local, LocalEnginePlugin])
+def test_a_device_that_is_not_there_is_named_before_a_model_is_built(plugin, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"backbone\.local\.device: cuda, but PyTorch .* no such device"):
+        plugin(device="cuda").source("nowhere/none", 0, Silent())

@@ -336,8 +336,8 @@ def test_a_judge_function_may_return_reward_and_success() -> None:
 
     found = judged(lambda task, output: (0.5, True))
     assert (found.reward, found.is_success) == (0.5, True)
-    for wrong in ((0.5,), ("a", True), (0.5, True, "why")):
-        with pytest.raises(TypeError, match=r"returned tuple; expected .*\(reward, is_success\)"):
+    for wrong in ((0.5,), ("a", True), (0.5, True, "why"), (True, "yes"), (0.5, 2)):
+        with pytest.raises(TypeError, match=r"returned \(.+\); expected .*\(reward, is_success\)"):
             judged(lambda task, output, wrong=wrong: wrong)
 
 
@@ -380,7 +380,7 @@ def test_a_name_without_a_counterpart_is_refused_where_it_is_used(folder: Folder
         exec(
             "from ajet.task_reader.task_reader_base import BaseTaskReader\nclass R(BaseTaskReader): pass", {}
         )
-    with pytest.raises(AjetError, match=r"docs/coming-from\.md"):
+    with pytest.raises(AjetError, match=r"`ajet docs coming-from`"):
         exec("from ajet.utils.sington import singleton\n@singleton\nclass S: pass", {})
 
 

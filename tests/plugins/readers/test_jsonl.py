@@ -182,6 +182,8 @@ def test_a_missing_file_is_an_error_even_when_bad_records_are_skipped(tmp_path: 
 def test_a_missing_file(tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     assert fault(path) == f"{path}: no such file. Check the reader's `path`."
+    (tmp_path / "train.jsonl").write_text("{}\n")
+    assert "trian.jsonl: no such file; did you mean 'train.jsonl'. Check" in fault(tmp_path / "trian.jsonl")
 
 
 def test_a_folder_instead_of_a_file(tmp_path: Path) -> None:

@@ -381,8 +381,8 @@ class _App:
                 else "the request has no key"
             )
             raise Refused(
-                f"{what}. Send the key of tuner.as_base_url() as `Authorization: Bearer`, `x-api-key` or `x-goog-api-key`, or in the "
-                "path as /k/<key>",
+                f"{what}. Send the key that `ajet serve` has printed, or in an episode that of tuner.as_base_url(), as "
+                "`Authorization: Bearer`, `x-api-key` or `x-goog-api-key`, or in the path as /k/<key>",
                 code="invalid_api_key",
                 status=401,
             )

@@ -1,15 +1,16 @@
-"""Missed calls: connections that an episode makes and capture does not account for.
+"""Missed calls: connections that an episode makes and capture does not account for, and programs that it starts.
 
 An agent whose HTTP client or wire capture does not know would reach a real endpoint, pay for it and learn nothing.
 An audit hook sees every lookup and connection of this process, whatever library makes it; inside an episode it notes
-host, port and the user's line, or refuses. It cannot see connections of uvloop, of libraries with their own sockets,
-and of threads that lost the episode's context.
+host, port and the user's line, or refuses. Of programs, whose connections it does not see, it notes the first. It cannot
+see connections of uvloop, of libraries with their own sockets, and of threads that lost the episode's context.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import socket
 import sys
 import threading
@@ -131,6 +132,17 @@ class Listener:
             if name is None or name == "localhost":
                 self._note(watched, name or host, port)
 
+    def starts(self, command: Any) -> None:
+        """A program is about to be started."""
+        session = current_session.get()
+        if session is not None and not session.program and self._watched():
+            words = [command] if isinstance(command, str | bytes | os.PathLike) else list(command or ())
+            words = [os.fsdecode(word) if isinstance(word, bytes) else word for word in words]
+            text = " ".join(" ".join(map(str, words)).split())
+            short = text if len(text) <= _LONGEST_COMMAND else f"{text[: _LONGEST_COMMAND - 1]}…"
+            location = location_on_stack(sys._getframe(1))
+            session.program = f"{short} ({location})" if location else short
+
     def _watched(self) -> _Watched | None:
         session = current_session.get()
         if session is None or passing_through.get() or asyncio._get_running_loop() is self._engine_loop:
@@ -151,6 +163,9 @@ class Listener:
             )
 
 
+_STARTS = {"subprocess.Popen": 1, "os.posix_spawn": 1, "os.system": 0}
+"""Audit events of a program's start, and which of their arguments has its command."""
+_LONGEST_COMMAND = 60
 _listener: Listener | None = None
 _installed = False
 
@@ -178,6 +193,8 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         listener.connects(args[0], args[1])
     elif event == "socket.getaddrinfo":
         listener.looked_up(args[0], args[1])
+    elif event in _STARTS:
+        listener.starts(args[_STARTS[event]])
 
 
 def location_on_stack(frame: FrameType | None, *, through_loops: bool = False) -> str:

@@ -41,6 +41,12 @@ def forecast(
         str | None,
         typer.Option(metavar="GPUS", help="Also estimate the time of a step on GPUs, such as 8xH100."),
     ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PRICE", help="Price of one GPU for an hour: also estimate what the run costs.", min=0
+        ),
+    ] = None,
     seed: Seed = None,
     memory_limit: MemoryLimit = None,
     services: With = None,

@@ -47,10 +47,16 @@ def plan(
             min=1,
         ),
     ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PRICE", help="Price of one GPU for an hour: also estimate what the run costs.", min=0
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     set: Sets = None,
 ) -> None:
-    """Estimate a job's memory and speed on GPUs, which need not be in this machine. Nothing is loaded or run.
+    """Estimate a job's memory and speed on GPUs, which need not be in this machine. No weights are loaded, and nothing is run.
 
     Exit code 0: the job fits; 1: it does not; 2: the job is wrong, or there is no estimate.
     """
@@ -58,7 +64,8 @@ def plan(
     import json
 
     from ajet import ConfigError
-    from ajet.backbones import job_of, nearest
+    from ajet.backbones import job_of, make_progress, nearest
+    from ajet.interfaces.progress import reporting_to
     from ajet_advice.plan import METHODS, Question
     from ajet_advice.plan import plan as make_plan
 
@@ -66,9 +73,9 @@ def plan(
         raise ConfigError(
             f"--method {method}: unknown{nearest(method, METHODS)}. Known: {', '.join(METHODS)}."
         )
-    found = make_plan(
-        job_of(given), Question(gpus=_gpus(gpus), method=method, prompt=prompt_tokens, answer=answer_tokens)
-    )
+    asked = Question(gpus=_gpus(gpus), method=method, prompt=prompt_tokens, answer=answer_tokens, price=price)
+    with make_progress() as progress, reporting_to(progress):
+        found = make_plan(job_of(given), asked)
     print(json.dumps(found.as_dict(), indent=2) if as_json else "\n".join(page(found)))
     if not found.layout.fits:
         raise typer.Exit(1)
@@ -108,6 +115,8 @@ def page(found: Plan) -> Iterator[str]:
         ],
         indent="  ",
     )
+    if found.run.steps:
+        yield f"the run, {found.run.steps} steps: {found.run}"
     yield ""
     yield "settings that the backbone would choose:"
     yield table([(f"{key}:", value) for key, value in layout.settings.items()], indent="  ", most=64)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ajet.backbones import Episode, Interval, Report, wilson
+from ajet_advice.cost import Cost
 from ajet_advice.forecast.attack import Hole
 from ajet_advice.forecast.noise import Gradient, JudgeNoise
 from ajet_advice.forecast.steps import Probe
@@ -43,6 +44,8 @@ class Forecast:
     """Seconds here, with this machine's engine and load: of the steps that were trained, else of a step's rollout alone."""
     gpus: Mapping[str, float] | None
     """Seconds of a step on the GPUs that were asked about, without agents and judges: middle, low, high."""
+    run: Cost
+    """Of the job's `train.steps`: on the GPUs that were asked about, else here."""
     probe: Probe | None
     """The steps that were trained to see how fast the job learns."""
     target: float
@@ -87,6 +90,7 @@ class Forecast:
             "step_tokens": self.step_tokens,
             "step_seconds": self.step_seconds,
             "gpus": self.gpus,
+            "run": self.run.as_dict(),
             "probe": asdict(self.probe) if self.probe else None,
             "target": self.target,
             "steps": self.steps,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ajet import Engine, Job, Trainer
 from ajet.backbones import Episode, Gpus, Interval, Report, Runtime, asyncrun, examined, judged_groups
+from ajet_advice.cost import Cost
 from ajet_advice.forecast.attack import Hole, attack
 from ajet_advice.forecast.causes import LEAST_SIGNAL, causes_of, suggestions_of
 from ajet_advice.forecast.figures import Forecast, mean_reward, passed, passes_by_k, signal_by_size
@@ -30,6 +31,8 @@ class Asked:
     """Whether the judge is attacked."""
     gpus: Gpus | None = None
     """On which a step is estimated, too."""
+    price: float | None = None
+    """Of one GPU for an hour."""
 
 
 def forecast(
@@ -70,6 +73,7 @@ async def _forecast(
     passes = [[p for e in group if (p := passed(e)) is not None] for group in groups]
     if any(len(p) < len(r) for p, r in zip(passes, rewards, strict=True)):
         passes = []
+    on_gpus = planned_step(job, report, asked.gpus) if asked.gpus else None
     share = job.config.train.batch_size * size / max(len(report.episodes), 1)
     found = Forecast(
         report=report,
@@ -83,8 +87,15 @@ async def _forecast(
         judge=judge,
         gradient=gradient,
         step_tokens=share * _sampled(report),
-        step_seconds=probe.seconds if probe else share * report.seconds,
-        gpus=planned_step(job, report, asked.gpus) if asked.gpus else None,
+        step_seconds=(here := probe.seconds if probe else share * report.seconds),
+        gpus=on_gpus,
+        run=Cost.of(
+            job.config.train.steps,
+            on_gpus["low"] if on_gpus else here,
+            on_gpus["high"] if on_gpus else here,
+            asked.gpus.count if asked.gpus else 1,
+            asked.price,
+        ),
         probe=probe,
         target=asked.target,
         steps=None,

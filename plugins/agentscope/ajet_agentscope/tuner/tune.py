@@ -70,7 +70,7 @@ def tune(
     ``config_path`` is a job file of AgentJet, or a configuration of Trinity-RFT; the other arguments lie over it. ``backbone`` is
     local (the default), verl, or any other that is installed. With ``resume`` an experiment of this name goes on where it
     ended, or begins. A value of ``auxiliary_models`` may also be ``{"type": "openai", "base_url": …, "model": …}``. Without
-    ``progress`` only warnings are printed. docs/agentscope-tuner.md says what each field does. Raises AjetError.
+    ``progress`` only warnings are printed. `ajet docs agentscope-tuner` says what each field does. Raises AjetError.
     """
     make_importable()
     check_workflow_function(workflow_func)

@@ -16,11 +16,36 @@ _SWITCHES = (*_SERVICES, *_RAY, "--with-logview", "--reboot", "--skip-check-avai
 
 def refuse_earlier(arguments: Sequence[str]) -> None:
     """ConfigError with today's command if the arguments of ``ajet`` begin with an option of the earlier form."""
+    if arguments and arguments[0] == "run":
+        _refuse_in_run(arguments[1:])
     option = arguments[0].partition("=")[0] if arguments else ""
     if option not in (*_WITH_VALUES, *_SWITCHES):
         return
     given = _parse(arguments)
     services = [name for switch, name in _SERVICES.items() if switch in given]
+    said = _said(given, services)
+    if "--conf" not in given and not services:
+        raise ConfigError(f"ajet {option} is of the earlier AgentJet; remove it{said}.")
+    raise ConfigError(f"ajet {option} is of the earlier AgentJet. Run: {_todays(given, services)}{said}")
+
+
+def _refuse_in_run(words: Sequence[str]) -> None:
+    """The same for a switch after ``ajet run JOB.yaml``."""
+    given = {word.partition("=")[0]: "" for word in words}
+    switch = next((option for option in given if option in _SWITCHES), None)
+    if switch is None:
+        return
+    services = [name for option, name in _SERVICES.items() if option in given]
+    command = ["ajet", "run", *(word for word in words if word.partition("=")[0] not in _SWITCHES)]
+    for name in ("ray", *services) if any(option in given for option in _RAY) else services:
+        command += ["--with", name]
+    raise ConfigError(
+        f"ajet run {switch} is of the earlier AgentJet. Run: {shlex.join(command)}{_said(given, services)}"
+    )
+
+
+def _said(given: Mapping[str, str], services: Sequence[str]) -> str:
+    """What takes the place of options, in brackets; empty if nothing needs a word."""
     notes = []
     if "--kill" in given or "--autokill" in given:
         notes.append("AgentJet ends what it has started, so there is nothing to kill")
@@ -28,12 +53,9 @@ def refuse_earlier(arguments: Sequence[str]) -> None:
         notes.append("`ajet studio` shows runs in a browser")
     if services:
         notes.append(
-            f"declare {' and '.join(services)} under `services` in the job (docs/environments.md#services)"
+            f"declare {' and '.join(services)} under `services` in the job (`ajet docs environments#services`)"
         )
-    said = f" ({'; '.join(notes)})" if notes else ""
-    if "--conf" not in given and not services:
-        raise ConfigError(f"ajet {option} is of the earlier AgentJet; remove it{said}.")
-    raise ConfigError(f"ajet {option} is of the earlier AgentJet. Run: {_todays(given, services)}{said}")
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
 def _parse(arguments: Sequence[str]) -> Mapping[str, str]:

@@ -289,7 +289,7 @@ class _Translation:
                 self.notes.append(f"{self.section}.{key}: {value}: {why}")
         for section in self.earlier:
             if section in ("trainer", "actor_rollout_ref", "algorithm", "data", "critic", "reward_model"):
-                self.notes.append(f"{section}: verl's own keys stand below backbone.verl (docs/verl.md)")
+                self.notes.append(f"{section}: verl's own keys stand below backbone.verl (`ajet docs verl`)")
             elif section not in (*SECTIONS, "trinity", "hydra", "defaults"):
                 self.notes.append(f"{section}: the workflow's own; write its values into the program")
 
@@ -323,10 +323,10 @@ def _reader(kind: str, found: Mapping[str, Any], part: str) -> tuple[dict[str, A
         documents = found.get("document_reader.document_path") or ["documents"]
         model = {**_DASHSCOPE, "model": found.get("llm_model", "qwen-long")}
         reader = {"type": "generated", "documents": documents[0], "model": model}
-        return reader, "`documents` is a document or a folder of them (docs/readers.md#generated)"
+        return reader, "`documents` is a document or a folder of them (`ajet docs readers#generated`)"
     if kind == "tracing":
-        return {"type": "traces", "path": found.get("base_url")}, "its filters: docs/readers.md#traces"
-    return None, "write a reader: class of ajet.Reader (docs/plugins.md)"
+        return {"type": "traces", "path": found.get("base_url")}, "its filters: `ajet docs readers#traces`"
+    return None, "write a reader: class of ajet.Reader (`ajet docs plugins`)"
 
 
 def _number(value: Any) -> Any:

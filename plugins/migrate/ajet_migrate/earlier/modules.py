@@ -21,12 +21,12 @@ _KEPT = ("AgentJetJob", "AjetTuner", "BaseJudge", "Workflow", "WorkflowOutput", 
 _RENAMED = {"AstunerJob": "AgentJetJob", "ModelTuner": "AjetTuner", "vscode_conditional_breakpoint": "bp"}
 _GONE = {
     "AutoGraderJudge": "Set judge: {type: rubric, path: rubric.yaml}; `ajet judge learn` writes the file.",
-    "BaseTaskReader": "Write a subclass of ajet.Reader, whose tasks() yields ajet.Task (docs/plugins.md).",
+    "BaseTaskReader": "Write a subclass of ajet.Reader, whose tasks() yields ajet.Task (`ajet docs plugins`).",
     "DataGeneratorTaskReader": "Set task.reader: {type: generated}, or run `ajet data generate`.",
     "EnvServiceJudge": "Set judge: environment.",
     "RobustDashScopeChatModel": "Use a model of your framework, such as agentscope.model.DashScopeChatModel; calls inside "
     "`with ajet.passthrough():` go to its own endpoint.",
-    "RouterTaskReader": "Name a reader in the job: task.reader (docs/readers.md).",
+    "RouterTaskReader": "Name a reader in the job: task.reader (`ajet docs readers`).",
     "Task": "Write ajet.Task(id=…, query=…, messages=(…), metadata={…}).",
     "TracingReader": "Set task.reader: {type: traces}.",
     "create_external_llm_fn": "Ask with the OpenAI SDK, or set judge: {type: math_llm, endpoint: {base_url: …, model: …}} or llm.",
@@ -63,7 +63,7 @@ class _Gone:
     """Stands for a function or class that is not there any more."""
 
     def __init__(self, path: str, name: str) -> None:
-        remedy = _GONE.get(name, "It has no counterpart; docs/coming-from.md lists what has.")
+        remedy = _GONE.get(name, "It has no counterpart; `ajet docs coming-from` lists what has.")
         self._told = f"{path} is of the earlier AgentJet. {remedy}"
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:

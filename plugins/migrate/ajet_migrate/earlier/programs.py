@@ -49,7 +49,7 @@ class WorkflowTask:
         """Refused."""
         raise ContractBroken(
             "workflow_task.gym_env: the workflow opens its environment itself: `async with environment(workflow_task) as env:`, then "
-            "`await env.step(message)`, with `from ajet.environments import environment` (docs/readers.md)."
+            "`await env.step(message)`, with `from ajet.environments import environment` (`ajet docs readers`)."
         )
 
     def __getattr__(self, name: str) -> Any:

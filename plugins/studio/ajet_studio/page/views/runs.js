@@ -69,7 +69,7 @@ export async function runsView(page) {
 		const others = answer.runs.length - wanted.length;
 		named(answer.runs);
 		rows.set(wanted.sort(order(sort.name, sort.descending)));
-		const more = others ? `, and ${number(others)} without training: filter by “check”, “eval” or “debug”` : "";
+		const more = others ? `, and ${number(others)} without training: filter by “check”, “forecast”, “eval” or “debug”` : "";
 		setText(summary, words.length ? `${number(wanted.length)} of ${count(answer.runs.length, "run")}` : `${count(wanted.length, "run")}${more}`);
 		compare.hidden = answer.runs.length < 2;
 	};
