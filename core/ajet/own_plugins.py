@@ -22,6 +22,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     },
     "loggers": {"command": "fetch", "logger": "mlflow otel store swanlab tensorboard trackio wandb"},
     "online": {"algorithm": "kto reinforce", "command": "online", "reader": "store"},
+    "projects": {"command": "new"},
     "prompts": {"backbone": "prompts", "command": "tune-prompt"},
     "readers": {"reader": "environment generated gymnasium huggingface jsonl random reasoning_gym traces"},
     "studio": {"command": "studio"},
