@@ -1,4 +1,4 @@
-"""What backbones, online training, the studio, advice, the audit, rejudging and AgentScope's tuner take from the core.
+"""What backbones, online training, the studio, advice, the audit, rejudging, projects and AgentScope's tuner take from the core.
 
 These plugins own a loop around the core's episodes, or read what it has written. Wherever the core keeps a name, they find it
 here, so the core's modules can move. The stub beside this module lists the names by topic; each is documented where it is

@@ -200,6 +200,7 @@ from ajet.cli.summary import describe_result as describe_result
 from ajet.utils import asyncrun as asyncrun
 from ajet.utils.files import write_whole as write_whole, writing as writing
 from ajet.utils.keys import leaves as leaves, under as under
+from ajet.utils.new_files import filled as filled, write_new as write_new
 from ajet.utils.patching import (
     Patch as Patch, replaced as replaced, replaced_in_all as replaced_in_all, steps_with as steps_with,
     when_imported as when_imported,

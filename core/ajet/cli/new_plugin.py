@@ -32,6 +32,7 @@ def new(
 
     from ajet.cli.skeletons import KINDS, files
     from ajet.types import ConfigError
+    from ajet.utils.new_files import write_new
     from ajet.utils.suggest import nearest
 
     if kind not in KINDS:
@@ -41,14 +42,6 @@ def new(
             f"{name}: a plugin's name has only lower-case letters, digits and underscores, such as my_{kind}."
         )
     target = folder or Path(f"ajet-{name.replace('_', '-')}")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{target} already exists; name a new folder with --folder.")
-    try:
-        for path, text in files(kind, name).items():
-            file = target / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--folder {target} cannot be written ({error.strerror}).") from None
+    write_new(target, files(kind, name))
     article = "an" if kind[0] in "aeiou" else "a"
     print(f"Created {article} {kind} in {target}. Next: pip install pytest -e {target} && pytest {target}")

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ajet.utils.new_files import filled
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -68,11 +70,6 @@ def files(kind: str, name: str) -> dict[str, str]:
         **{f"{package}/{module}.py": f"{file}.py" for module, file in about.modules.items()},
         f"tests/test_{name}.py": f"{kind}_test.py",
     }
-    return {path: _filled(file, values) for path, file in written.items()} | {f"{package}/py.typed": ""}
-
-
-def _filled(file: str, values: Mapping[str, str]) -> str:
-    text = (Path(__file__).parent / f"{file}.txt").read_text(encoding="utf-8")
-    for name, value in values.items():
-        text = text.replace(f"«{name}»", value)
-    return text
+    here = Path(__file__).parent
+    filled_in = {path: filled(here / f"{file}.txt", values) for path, file in written.items()}
+    return filled_in | {f"{package}/py.typed": ""}

@@ -1,0 +1,158 @@
+"""What ``--from`` names: an agent that is already there, and what a job needs to run it."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ajet import ConfigError
+from ajet.backbones import import_from_here, load_named, load_plugins
+from ajet.interfaces.workflow import make_workflow
+from ajet_projects.project import Agent
+
+NEEDED = (
+    "Needed is a function run(task), async or not, that returns the answer, a class with a method execute(task), or a compiled "
+    "LangGraph graph whose state has messages."
+)
+
+
+def find(spec: str, folder: Path) -> Agent:
+    """The agent that ``file.py:Name`` or ``pkg.module:Name`` names, for a project in this folder. Raises ConfigError that says
+    what was found there and what is needed."""
+    if spec.startswith("cmd:"):
+        raise ConfigError(
+            f"--from {spec}",
+            "is a command. Make a project with --agent command, and write yours as `workflow` into its job.yaml.",
+        )
+    import_from_here()
+    file, _, name = spec.rpartition(":")
+    if not file:
+        raise _nameless(spec)
+    agent = load_named(spec, "--from")
+    is_module = not file.endswith(".py")
+    path = spec if is_module else f"{Path(os.path.relpath(file, folder)).as_posix()}:{name}"
+    wrapped = _wrapped(agent)
+    if wrapped is None:
+        _check(agent, spec)
+    extra, tools = "", False
+    if "langgraph" in _packages(agent):
+        extra, tools = ",langgraph", "tools" in getattr(agent, "nodes", ())
+    elif _is_of_agents_sdk(agent):
+        extra, tools = ",openai-agents", bool(agent.tools)
+    return Agent(
+        f"{spec} ({described(agent)})",
+        "workflow.py:run" if wrapped else path,
+        install=(f"ajet[local{extra}]",),
+        written={"workflow.py": "workflow.py"} if wrapped else {},
+        values={"spec": spec, **_loading(path, is_module), **wrapped} if wrapped else {},
+        tools=tools,
+        is_module=is_module,
+    )
+
+
+def described(agent: Any) -> str:
+    """An object in a few words: ``an async function``, ``a CompiledStateGraph of langgraph``."""
+    if inspect.isclass(agent):
+        return "a class"
+    if inspect.isroutine(agent):
+        return "an async function" if inspect.iscoroutinefunction(agent) else "a function"
+    kind = type(agent)
+    article = "an" if kind.__name__[0] in "AEIOUaeiou" else "a"
+    return f"{article} {kind.__name__} of {kind.__module__.partition('.')[0]}"
+
+
+def _wrapped(agent: Any) -> dict[str, str] | None:
+    """How workflow.py calls what takes the text of a task in place of the task; None for anything else."""
+    if _is_of_agents_sdk(agent):
+        call = "(await Runner.run(agent, task.query)).final_output"
+        return {"import": "from agents import Runner\n", "def": "async def", "call": call}
+    if not (inspect.isroutine(agent) and _takes_text(agent)):
+        return None
+    is_async = inspect.iscoroutinefunction(agent)
+    call = "await agent(task.query)" if is_async else "agent(task.query)"
+    return {"import": "", "def": "async def" if is_async else "def", "call": call}
+
+
+def _is_of_agents_sdk(agent: Any) -> bool:
+    """Whether it is an agent of the OpenAI Agents SDK."""
+    sdk: Any = sys.modules.get("agents")
+    return hasattr(sdk, "Runner") and isinstance(agent, sdk.Agent)
+
+
+def _packages(agent: Any) -> set[str]:
+    """The packages whose classes an object has; none for a class or a function."""
+    bases = () if inspect.isclass(agent) or inspect.isroutine(agent) else type(agent).__mro__
+    return {base.__module__.partition(".")[0] for base in bases}
+
+
+def _takes_text(function: Callable[..., Any]) -> bool:
+    """Whether a function says that its one required argument is a text."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # written in C: it has no signature
+        return False
+    required = [
+        p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    return required == parameters[:1] and bool(required) and required[0].annotation in (str, "str")
+
+
+def _loading(path: str, is_module: bool) -> dict[str, str]:
+    """How workflow.py finds the agent."""
+    quoted = json.dumps(path, ensure_ascii=False)
+    if is_module:
+        return {"paths": "", "path": quoted}
+    return {"paths": "from pathlib import Path\n\n", "path": f"str(Path(__file__).parent / {quoted})"}
+
+
+def _check(agent: Any, spec: str) -> None:
+    """Raise ConfigError if the object can be no workflow."""
+    where, found = f"--from {spec}", f"is {described(agent)}"
+    packages = _packages(agent)
+    if packages & {"agentscope", "autogen_agentchat"}:
+        raise ConfigError(
+            where,
+            f"{found}, which keeps its conversation, so each episode needs a new one. Write a function run(task) that makes one, "
+            "asks it task.query and returns the text of its answer, and name that.",
+        )
+    try:
+        make_workflow(agent, spec, load_plugins().manager.hook)
+    except ConfigError as error:
+        graph = "langgraph" in packages and importlib.util.find_spec("ajet_langgraph") is None
+        needed = "Graphs are workflows with pip install 'ajet[langgraph]'." if graph else NEEDED
+        raise ConfigError(where, f"{found}: {error.text} {needed}") from None
+
+
+def _nameless(module: str) -> ConfigError:
+    """The error for a module without the name of an object in it, with those that could be meant."""
+    try:
+        members = load_named(f"{module}:__dict__", "--from")
+    except ConfigError as error:
+        return ConfigError(f"--from {module}", error.text)
+    here = members["__name__"]
+    names = [
+        name
+        for name, value in members.items()
+        if not name.startswith("_")
+        and _fits(value)
+        and getattr(value, "__module__", here) in (here, type(value).__module__)
+    ]
+    there = f"It has {', '.join(names)}" if names else f"It has none that can be a workflow. {NEEDED} Then"
+    return ConfigError(
+        f"--from {module}", f"names no object in it. {there}: --from {module}:{(names or ['run'])[0]}."
+    )
+
+
+def _fits(value: Any) -> bool:
+    try:
+        if _wrapped(value) is None:
+            _check(value, "")
+    except ConfigError:
+        return False
+    return True
