@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ajet.cli.run import describe_job
+from ajet.job.config import JobConfig
 from ajet.job.job import Job
 from ajet.job.layers import job_layers
-from ajet.job.prepare import prepare
+from ajet.job.prepare import prepare, resolved_yaml
 from ajet.runs.debug import Debug
 
 JOB = """
@@ -48,3 +51,20 @@ def test_they_take_effect_where_nothing_is_set_and_are_shown_with_their_reason(f
 
 def test_what_the_user_sets_is_stronger(folder: Path) -> None:
     assert prepared(folder, rollout="concurrency: 5").config.rollout.concurrency == 5
+
+
+def test_they_are_added_to_the_resolved_job_whose_files_are_not_read_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "texts.yaml").write_text("plan: first\n")
+
+    def changes_the_file(self: Debug, config: JobConfig) -> Mapping[str, tuple[object, str]]:
+        (folder / "texts.yaml").write_text("plan: second\n")
+        return {"rollout.concurrency": (7, "seven fit into this machine")}
+
+    monkeypatch.setattr(Debug, "defaults", changes_the_file)
+    (folder / "job.yaml").write_text(f"{JOB.format(rollout='timeout: 5m')}prompts: texts.yaml\n")
+    kept = yaml.safe_load(resolved_yaml(prepare(job_layers(folder / "job.yaml"))))
+    assert kept["prompts"] == {"plan": "first"}
+    assert (kept["rollout"]["concurrency"], kept["rollout"]["timeout"]) == (7, 300.0)
+    assert kept["backbone"]["debug"]["answers"]["path"] == str(folder / "script.yaml")

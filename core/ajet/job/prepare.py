@@ -32,8 +32,10 @@ from ajet.learning.fork_plans import check_judge
 from ajet.learning.task_selector import known_pass_rates
 from ajet.plugins import P, Plugins, load_plugins, validated
 from ajet.types import ConfigError, Need, Task
-from ajet.utils.keys import leaves
 from ajet.utils.suggest import nearest
+
+Defaults = Mapping[str, tuple[object, str]]
+"""Of a backbone: dotted key of the job -> its value, and the reason for it."""
 
 
 def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = True) -> Job:
@@ -79,8 +81,8 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
         check_model(config.model)
         if config.train.reference is not None:
             check_reference(config.train.reference)
-    if read_tasks and _set_defaults(layers, backbone.defaults(config), backbone.name):
-        config = _with_prompts(Paths(plugins, layers, readers=read_tasks).job(layers.job()))
+    if read_tasks and (defaults := _unset(layers, backbone.defaults(config))):
+        config = _with_defaults(config, layers, defaults, backbone.name)
         backbone = build.backbone(config.backbone)
     return Job(
         config=config,
@@ -110,13 +112,19 @@ def _with_prompts(config: JobConfig) -> JobConfig:
     return config.model_copy(update={"prompts": read_prompts(config.prompts)})
 
 
-def _set_defaults(layers: Layers, found: Mapping[str, tuple[object, str]], backbone: str) -> bool:
-    """Set the backbone's defaults for keys that the user has not set; returns whether there were any."""
-    given = {key for key, _ in leaves(layers.values)}
-    missing = {key: value for key, value in found.items() if key not in given}
-    for key, (value, why) in missing.items():
-        layers.set(key, value, f"default of {backbone}: {why}", Path.cwd())
-    return bool(missing)
+def _unset(layers: Layers, defaults: Defaults) -> Defaults:
+    """Those of a backbone's defaults whose keys the user has not set."""
+    return {key: default for key, default in defaults.items() if key not in layers.sources}
+
+
+def _with_defaults(config: JobConfig, layers: Layers, defaults: Defaults, backbone: str) -> JobConfig:
+    """The job with a backbone's defaults, which are set in its layers, too. Its paths are absolute already, so that nothing of it is
+    resolved again."""
+    whole = Layers(config.model_dump(exclude_unset=True), layers.sources, layers.bases, layers.objects)
+    for key, (value, why) in defaults.items():
+        for each in (layers, whole):
+            each.set(key, value, f"default of {backbone}: {why}", Path.cwd())
+    return whole.job()
 
 
 def build_workflow(layers: Layers, settings: TaskSettings, judged: bool) -> LoadedWorkflow:
