@@ -13,7 +13,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "harbor": {"judge": "harbor", "reader": "harbor", "workflow": "harbor"},
     "judges": {
         "command": "judge",
-        "judge": "code combine contains environment exact listwise llm math math_llm pairwise rubric",
+        "judge": "code combine contains environment exact listwise llm math math_llm openai_grader pairwise rubric",
     },
     "local": {
         "backbone": "local",
@@ -21,6 +21,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
         "recipe": "calculator gguf smollm2 smollm2-tools starter starter-vision",
     },
     "loggers": {"command": "fetch", "logger": "mlflow otel store swanlab tensorboard trackio wandb"},
+    "migrate": {"command": "config.from-openai"},
     "online": {"algorithm": "kto reinforce", "command": "online", "reader": "store"},
     "prompts": {"backbone": "prompts", "command": "tune-prompt"},
     "readers": {"reader": "environment generated gymnasium huggingface jsonl random reasoning_gym traces"},
