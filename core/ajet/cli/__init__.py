@@ -140,8 +140,9 @@ def run_program(arguments: Sequence[str]) -> int:
     try:
         refuse_earlier(arguments)
         commands = _commands()
-        if arguments and arguments[0] not in commands.commands and (hint := remedy("command", arguments[0])):
-            raise ConfigError(f"the command `ajet {arguments[0]}` is not installed.{hint}")
+        for words in (arguments[:1], arguments[:2]):
+            if (hint := remedy("command", ".".join(words))) and not _is_command(commands, words):
+                raise ConfigError(f"the command `ajet {' '.join(words)}` is not installed.{hint}")
         commands(list(arguments), prog_name="ajet")
     except SystemExit as end:
         stopped = end.__context__ and end.__context__.__cause__
@@ -213,6 +214,13 @@ def _commands() -> TyperGroup:
     return group
 
 
+def _is_command(group: object, words: Sequence[str]) -> bool:
+    """Whether words name a command, such as ``config explain``."""
+    for word in words:
+        group = group.commands.get(word) if isinstance(group, TyperGroup) else None
+    return group is not None
+
+
 def _program(
     version: Annotated[
         bool,
@@ -237,16 +245,20 @@ def _print_version(asked: bool) -> None:
 
 def _add_plugin_commands(app: typer.Typer) -> None:
     """Add the commands of plugins: entry points of the group ``ajet.commands``, each a function or a `typer.Typer`. They
-    have a group of their own because loading every plugin would take most of the time of ``ajet --help``."""
+    have a group of their own because loading every plugin would take most of the time of ``ajet --help``. The name
+    ``config.NAME`` stands for ``ajet config NAME``."""
     import importlib.metadata
+
+    groups = {"": app, "config": config.app}
 
     for entry in sorted(importlib.metadata.entry_points(group="ajet.commands"), key=lambda entry: entry.name):
         try:
             command = entry.load()
+            group, _, name = entry.name.rpartition(".")
             if isinstance(command, typer.Typer):
-                app.add_typer(command, name=entry.name)
+                groups[group].add_typer(command, name=name)
             else:
-                app.command(entry.name)(command)
+                groups[group].command(name)(command)
         except Exception as error:
             print(
                 f"warning: the command {entry.name} ({entry.value}) is missing: {type(error).__name__}: {error}",
