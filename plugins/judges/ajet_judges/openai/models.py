@@ -109,7 +109,7 @@ class ModelQuestion:
             return Graded(score=min(max(float(result), low), high))
         shown = " ".join(content.split())[:200]
         raise MalformedVerdict(
-            f"{self.grader.name or self.grader.type}: the model said {shown!r}, which is no grade."
+            f"{self.grader.name or self.grader.type}: the model said {shown!r}, which is not a grade."
         )
 
 

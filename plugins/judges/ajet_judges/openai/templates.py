@@ -78,7 +78,7 @@ def first_lacking(text: str, item: Mapping[str, Any]) -> str | None:
 
 
 def filled(text: str, values: Mapping[str, Any]) -> str:
-    """The text with values in place of its templates; what a value contains is no template. ``values`` are those of ``item`` and of
+    """The text with values in place of its templates; templates inside a value are not filled. ``values`` are those of ``item`` and of
     ``sample``. Raises ValueError for what the item lacks, and NotInSample for what the sample lacks."""
     return _MARKED.sub(lambda marked: _written(marked[1], values), text)
 
