@@ -55,7 +55,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(BASE:%=%/pyproject.toml)
 
 $(ALL_INSTALLED): $(INSTALLED) $(PLUGINS:%=%/pyproject.toml) $(CLUSTER:%=%/pyproject.toml)
 	@echo "Installing what the tests need: agent frameworks and development tools, about 160 packages more and 1 GB on disk."
-	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/local[quantize]' -e 'plugins/readers[all]' -e 'plugins/online[postgres]' -e 'plugins/loggers[otel,store,wandb]' mlflow-skinny anthropic bm25s google-genai langchain openai reasoning-gym -c constraints.txt
+	@.venv/bin/python $(INSTALL) -e '.[chat,dev]' $(PLUGINS:%=-e %) -e 'plugins/judges[openai]' -e 'plugins/local[quantize]' -e 'plugins/readers[all]' -e 'plugins/online[postgres]' -e 'plugins/loggers[otel,store,wandb]' mlflow-skinny anthropic bm25s google-genai langchain openai reasoning-gym -c constraints.txt
 	@.venv/bin/python $(INSTALL) --no-deps $(CLUSTER:%=-e %) bfcl-eval -c constraints.txt
 	@touch $@
 

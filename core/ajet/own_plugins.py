@@ -13,7 +13,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "harbor": {"judge": "harbor", "reader": "harbor", "workflow": "harbor"},
     "judges": {
         "command": "judge",
-        "judge": "code combine contains environment exact listwise llm math math_llm pairwise rubric",
+        "judge": "code combine contains environment exact listwise llm math math_llm openai_grader pairwise rubric",
     },
     "local": {
         "backbone": "local",
@@ -22,7 +22,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     },
     "loggers": {"command": "fetch", "logger": "mlflow otel store swanlab tensorboard trackio wandb"},
     "migrate": {
-        "command": "config.from-earlier config.from-trinity",
+        "command": "config.from-earlier config.from-openai config.from-trinity",
         "module": "backbone context_tracker copilot data_generator launcher schema task_judge task_reader task_rollout task_runner "
         "tuner tuner_lib workflow utils.cleaner utils.compute_madness utils.config_utils utils.core_env_vars utils.dynamic_import "
         "utils.env_service_client utils.launch_utils utils.pty utils.robust_dashscope utils.sington utils.smart_daemon "

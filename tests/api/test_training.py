@@ -164,6 +164,8 @@ def test_a_checkpoint_is_served_for_the_length_of_a_block(model: Path, beside_a_
             ask: Any = [{"role": "user", "content": "hi"}]
             answer = client.chat.completions.create(model=server.model, messages=ask)
             assert answer.usage and answer.usage.completion_tokens <= 4
+            old = client.chat.completions.create(model="ft:gpt-4o-mini:acme::7p4lURel", messages=ask)
+            assert old.model == "ft:gpt-4o-mini:acme::7p4lURel", "a program keeps the name of its old model"
             assert server.api_key not in repr(server)
             refused = httpx.post(f"{server.base_url}/chat/completions", json={"messages": ask})
             assert refused.status_code == 401

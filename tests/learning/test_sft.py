@@ -66,6 +66,16 @@ def test_only_the_assistants_own_tokens_are_learned_of_every_turn(chat: Chat) ->
     assert all(word in whole for word in ("SYSTEM", "QUESTION", "RESULT")), "but all of it is context"
 
 
+def test_answers_of_weight_0_are_context(chat: Chat) -> None:
+    answers = [
+        {"role": "assistant", "content": "BAD", "weight": 0},
+        {"role": "assistant", "content": "GOOD", "weight": 1},
+    ]
+    sample = sample_of(chat, Transcript([USER, answers[0], USER, answers[1]]))
+    assert learned(chat, sample).endswith("GOOD<|im_end|>") and "BAD" not in learned(chat, sample)
+    assert "BAD" in chat.tokenizer.decode(sample.token_ids.tolist())
+
+
 def test_a_sample_is_of_one_length_and_was_sampled_by_nobody(chat: Chat) -> None:
     sample = sample_of(chat, Transcript(GOOD["messages"]))
     arrays = (sample.token_ids, sample.mask, sample.logprobs, sample.advantages, sample.weights)

@@ -28,6 +28,7 @@ class Transcript:
     """A finished chat, in the chat completions form."""
 
     messages: Sequence[Mapping[str, Any]]
+    """Answers with ``weight: 0`` are context."""
     tools: Sequence[Mapping[str, Any]] = ()
     where: str = "a transcript"
     """``chats.jsonl:17``, for errors."""
@@ -81,8 +82,8 @@ def checked_transcript(messages: Sequence[Mapping[str, Any]], tools: Any, where:
             raise ConfigError(
                 where, f"a message has the role {message.get('role')!r}; known: {', '.join(_ROLES)}."
             )
-    if not any(m["role"] == "assistant" for m in messages):
-        raise ConfigError(where, "has no assistant message, so there is nothing to learn.")
+    if not any(m["role"] == "assistant" and m.get("weight") != 0 for m in messages):
+        raise ConfigError(where, "has no assistant message to learn.")
     if not isinstance(tools, list | tuple) or not all(isinstance(tool, dict) for tool in tools):
         raise ConfigError(where, "`tools` must be a list of objects.")
     return Transcript(messages, tools, where)
@@ -115,6 +116,10 @@ def _lines(chat: Chat, transcript: Transcript, longest: float = math.inf) -> lis
         lines = sampled_in(chat, transcript.messages, transcript.tools)
     except AjetError as error:
         raise ConfigError(f"{transcript.where}: the chat format cannot render it: {error}") from error
+    weights = iter([m.get("weight") for m in transcript.messages[1:] if m["role"] == "assistant"])
+    for line in lines:
+        line.spans = [span for span in line.spans if next(weights) != 0]
+    lines = [line for line in lines if line.spans]
     length = max((len(line.ids) for line in lines), default=0)
     if not length:
         raise ConfigError(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ajet_judges.llm import LLM as LLM
     from ajet_judges.numeric import Math as Math
     from ajet_judges.numeric import MathLLM as MathLLM
+    from ajet_judges.openai.judge import OpenAIGrader as OpenAIGrader
     from ajet_judges.relative import Listwise as Listwise
     from ajet_judges.relative import Pairwise as Pairwise
     from ajet_judges.rubric import RubricJudge as RubricJudge
@@ -35,6 +36,7 @@ _WHERE = {
     "Math": "numeric",
     "MathLLM": "numeric",
     "NoSandbox": "sandbox",
+    "OpenAIGrader": "openai.judge",
     "Pairwise": "relative",
     "Ran": "sandbox",
     "RubricJudge": "rubric",

@@ -8,6 +8,7 @@ from ajet_judges.combine import Combine
 from ajet_judges.environment import Environment
 from ajet_judges.llm import LLM
 from ajet_judges.numeric import Math, MathLLM
+from ajet_judges.openai.judge import OpenAIGrader
 from ajet_judges.relative import Listwise, Pairwise
 from ajet_judges.rubric import RubricJudge
 from ajet_judges.text import Contains, Exact
@@ -15,7 +16,10 @@ from ajet_judges.text import Contains, Exact
 
 @hookimpl
 def ajet_plugins() -> list[type[Plugin]]:
-    return [Exact, Contains, Math, LLM, MathLLM, RubricJudge, Listwise, Pairwise, Environment, Code, Combine]
+    return [
+        *(Exact, Contains, Math, LLM, MathLLM, RubricJudge, Listwise, Pairwise, Environment, Code, Combine),
+        OpenAIGrader,
+    ]
 
 
 @hookimpl

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,6 +15,7 @@ from ajet import Task, Unreadable
 from ajet_judges.fence import RULE, fenced, neutral, new_mark
 
 V = TypeVar("V", bound=BaseModel)
+A = TypeVar("A", bound=BaseModel, covariant=True)
 VERSION = 1
 """Version of the prompt's wording; part of the cache key."""
 
@@ -30,6 +31,26 @@ class Verdict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     reason: str
+
+
+class Asked(Protocol[A]):
+    """What an open endpoint can be asked; `Question` is the one of our own prompts."""
+
+    def key(self, model: Any) -> str:
+        """A hash of everything that decides an answer, including the model."""
+        ...
+
+    def messages(self) -> Sequence[Mapping[str, Any]]:
+        """The chat to send."""
+        ...
+
+    def fields(self, structured: str) -> dict[str, Any]:
+        """The request's further fields, by how the endpoint enforces a schema."""
+        ...
+
+    def read(self, content: str) -> A:
+        """The verdict in an answer. Raises MalformedVerdict."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +81,8 @@ class Question(Generic[V]):
         user = "\n\n".join(fenced(name, text, mark) for name, text in self._clean.items())
         return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
-    def response_format(self, structured: str) -> dict[str, Any]:
-        """The request's ``response_format``; empty if the endpoint does not support it."""
+    def fields(self, structured: str) -> dict[str, Any]:
+        """The request's further fields: ``response_format``, if the endpoint supports it."""
         if structured == "none":
             return {}
         if structured == "json_object":

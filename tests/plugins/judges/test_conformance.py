@@ -76,6 +76,17 @@ def make(tmp_path: Path) -> Iterator[Callable[[str], tuple[Judge, dict[str, Any]
                 ),
                 {},
             ),
+            "openai_grader": (
+                judges.OpenAIGrader(
+                    grader={
+                        "type": "string_check",
+                        "operation": "like",
+                        "input": "{{sample.output_text}}",
+                        "reference": "{{item.answer}}",
+                    }
+                ),
+                {},
+            ),
         }
         yield made.__getitem__
 
@@ -92,6 +103,7 @@ OURS = (
     "environment",
     "code",
     "combine",
+    "openai_grader",
 )
 
 
