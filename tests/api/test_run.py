@@ -197,7 +197,7 @@ def test_a_job_file_lies_under_the_arguments_and_set_over_them(folder: Path, deb
         ),
         ({"tasks": ["2+2?"]}, r"^tasks=\[0\]: is a str"),
         ({"tasks": object()}, r"^tasks=: is a object"),
-        ({"learning_rate": 1e-4}, r"^learning_rate=: .* did you mean set=.'train.learning_rate': …."),
+        ({"weight_decay": 1e-4}, r"^weight_decay=: .* did you mean set=.'train.weight_decay': …."),
         ({"job": {"judge": "exact"}}, r"^job=: is a dict. Give a job file, or the keys of the job by set="),
         ({"tasks": {"query": "2+2?"}}, r"^tasks=: is one dict. Give a list of tasks"),
         ({"reward_funcs": []}, r"^reward_funcs=: ajet.run has no such argument; did you mean 'judge'"),

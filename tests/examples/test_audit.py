@@ -97,8 +97,8 @@ def options(folder: Path, tokenizer: Any, **settings: object) -> list[str]:
 def audit(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The newest run has trained, and nothing in it is unexplained."""
     capsys.readouterr()
-    assert run_program(["audit", str(runs)]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert run_program(["audit", str(runs), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert found["unexplained"] == 0 and found["trained_tokens"] > 0
 
 

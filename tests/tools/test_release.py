@@ -70,7 +70,9 @@ def test_a_plugin_has_an_extra_of_the_core(source: Path) -> None:
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
 def test_a_distribution_is_typed_licensed_and_described(source: Path, tmp_path: Path) -> None:
     text = (source / "pyproject.toml").read_text()
-    for package in tomllib.loads(text)["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
+    for package in tomllib.loads(text)["tool"]["hatch"]["build"]["targets"]["wheel"].get(
+        "packages", ["core/ajet"]
+    ):
         assert (source / package / "py.typed").exists(), package
     metadata = project(source)
     assert metadata["license"] == "Apache-2.0" and metadata["requires-python"] == ">=3.11"

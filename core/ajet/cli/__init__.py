@@ -217,11 +217,17 @@ def _commands() -> TyperGroup:
 
 
 def _refuse_option(arguments: Sequence[str]) -> None:
-    """ConfigError if the arguments begin with an option that `ajet` does not have, and a plugin knows it."""
+    """ConfigError if the arguments begin with an option that `ajet` does not have, or `ajet run` has one, and a plugin knows it."""
     from ajet.own_plugins import remedy
 
-    option = arguments[0].partition("=")[0] if arguments else ""
-    if not option.startswith("--") or option in ("--help", "--version"):
+    at_start = [
+        word for word in arguments[:1] if word.startswith("--") and word not in ("--help", "--version")
+    ]
+    in_run = (
+        [word for word in arguments if word.startswith("--with-")] if list(arguments[:1]) == ["run"] else []
+    )
+    option = next((word.partition("=")[0] for word in (*at_start, *in_run)), "")
+    if not option:
         return
     from ajet.plugins import load_plugins
     from ajet.types import ConfigError

@@ -280,6 +280,6 @@ def test_the_command_prints_what_is_unexplained_and_ends_with_1(
 ) -> None:
     a_doubled_weight(folder)
     assert run_program(["audit", str(folder)]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("unexplained: step 2: ") for line in lines)
-    assert json.loads(lines[-1])["unexplained"]
+    assert "\nunexplained: step 2: " in f"\n{capsys.readouterr().out}"
+    assert run_program(["audit", str(folder), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["unexplained"]

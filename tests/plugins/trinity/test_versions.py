@@ -46,7 +46,7 @@ def test_without_trinity_doctor_says_how_to_install_it(installed: dict[str, str]
     del installed["trinity-rft"]
     (finding,) = findings()
     assert finding.optional and finding.found == "not installed"
-    assert "docs/trinity.md" in finding.remedy and "pip install trinity-rft==0.6.0" in finding.remedy
+    assert "ajet docs trinity" in finding.remedy and "pip install trinity-rft==0.6.0" in finding.remedy
     with pytest.raises(
         ConfigError, match=r"backbone trinity: trinity-rft is not installed \(tested: 0.6.0\)"
     ):
