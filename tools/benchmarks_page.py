@@ -549,7 +549,7 @@ AREAS = {
 
 
 def with_tables(page: str) -> str:
-    """A page with each table in the place of its mark, ``<!-- table: NAME -->``. Raises KeyError if there is no such table."""
+    """A page in which a table replaces each mark, ``<!-- table: NAME -->``. Raises KeyError if no table has that name."""
     return re.sub(r"<!-- table: (\w+) -->", lambda mark: "\n".join(lines(mark[1])), page)
 
 

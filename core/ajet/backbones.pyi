@@ -115,7 +115,7 @@ from ajet.capture.answers import Answerer as Answerer, Choice as Choice
 from ajet.capture.clients import httpx as httpx, install_translated as install_translated
 from ajet.capture.clients.translated import Matcher as Matcher
 from ajet.capture.context import (
-    answering_episode as answering_episode, passing_through as passing_through, replaying as replaying,
+    answering_episode as answering_episode, passing_through as passing_through, without_endpoints as without_endpoints,
 )
 from ajet.capture.gateway.bodies import Bodies as Bodies, Gone as Gone
 from ajet.capture.gateway.http_server import BACKLOG as BACKLOG, make_protocol as make_protocol

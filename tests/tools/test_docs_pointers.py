@@ -17,7 +17,7 @@ _POINTER = re.compile(r"`?ajet docs ([a-z][a-z#_-]+)")
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Every string of the core and of plugins that is no docstring, with its place. Those of f-strings have "…" for values."""
+    """Each string in the core and the plugins, except docstrings, with its file and line. In f-strings, "…" stands for each value."""
     for file in [*ROOT.glob("core/ajet/**/*.py"), *ROOT.glob("plugins/*/ajet_*/**/*.py")]:
         source = file.read_text(encoding="utf-8")
         if "docs" not in source:

@@ -25,6 +25,16 @@ replaying: ContextVar[bool] = ContextVar("ajet_replaying", default=False)
 
 
 @contextmanager
+def without_endpoints() -> Iterator[None]:
+    """Inside the block a recording answers all LLM calls."""
+    token = replaying.set(True)
+    try:
+        yield
+    finally:
+        replaying.reset(token)
+
+
+@contextmanager
 def label(*, agent: str | None = None, target: str | None = None) -> Iterator[None]:
     """Name the agent (or the target) of the LLM calls made inside the block."""
     outer = current_label.get()

@@ -6,12 +6,11 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ajet.capture.context import replaying
+from ajet.capture.context import without_endpoints
 from ajet.capture.judge_calls import JudgeCall
 from ajet.capture.replies import Form, NotRecorded, Replies, difference, request_of
 from ajet.capture.wires import Answer, Refused
@@ -53,7 +52,7 @@ def replay(job: Job, episodes: Sequence[RecordedEpisode], ignore: Sequence[str] 
     """Run recorded episodes again, in their order; ``ignore`` are regular expressions of text that may differ in requests.
     Raises ConfigError for one that is not valid, or for messages of a recording that are not."""
     patterns = [_pattern(text) for text in ignore]
-    with _without_endpoints():
+    with without_endpoints():
         return run(_replay(job, episodes, patterns), job.progress.say)
 
 
@@ -155,12 +154,3 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise ConfigError(f"ignore: {text!r} is not a regular expression ({error}).") from None
-
-
-@contextmanager
-def _without_endpoints() -> Iterator[None]:
-    token = replaying.set(True)
-    try:
-        yield
-    finally:
-        replaying.reset(token)

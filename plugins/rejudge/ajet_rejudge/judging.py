@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ajet import ConfigError, GroupJudge, Judge
@@ -21,7 +20,7 @@ from ajet.backbones import (
     RolloutSettings,
     Run,
     asyncrun,
-    replaying,
+    without_endpoints,
 )
 from ajet_rejudge.recorded import RecordedOutput, Verdict, has_output
 
@@ -78,7 +77,7 @@ def judged_steps(judging: Judging, done: Callable[[Sequence[Judged]], None]) -> 
 
     portal = Portal()
     try:
-        with _without_endpoints(), Capture(portal, strict=False):
+        with without_endpoints(), Capture(portal, strict=False):
             asyncrun.run(whole(), judging.say)
     finally:
         portal.close()
@@ -171,12 +170,3 @@ class _Journal:
     async def run(self, plan: Plan, attempt: int) -> Episode:
         """The recorded episode."""
         return self.episodes[plan.id]
-
-
-@contextmanager
-def _without_endpoints() -> Iterator[None]:
-    token = replaying.set(True)
-    try:
-        yield
-    finally:
-        replaying.reset(token)

@@ -64,7 +64,9 @@ def test_a_template_is_a_text_or_the_json_of_another_value() -> None:
         == 'x|1.0|null|[{"ü b": [true]}]'
     )
     assert filled("{{item.deep[0]['ü b'][0]}} {{item.deep.0}}", values) == 'true {"ü b": [true]}'
-    assert filled("{{sample.output_text}}", values) == "{{item.a}}", "what a model writes is no template"
+    assert filled("{{sample.output_text}}", values) == "{{item.a}}", (
+        "a template must not fill in what the model wrote"
+    )
     with pytest.raises(ValueError, match=r"the task's record has no item\.b"):
         filled("{{item.b}}", values)
     with pytest.raises(NotInSample):

@@ -178,14 +178,14 @@ class Python(_Named):
         return source
 
 
-Single = Annotated[
+_SINGLE = (
     Annotated[StringCheck, Tag("string_check")]
     | Annotated[TextSimilarity, Tag("text_similarity")]
     | Annotated[ScoreModel, Tag("score_model")]
     | Annotated[LabelModel, Tag("label_model")]
-    | Annotated[Python, Tag("python")],
-    _BY_TYPE,
-]
+    | Annotated[Python, Tag("python")]
+)
+Single = Annotated[_SINGLE, _BY_TYPE]
 
 
 class Multi(_Named):
@@ -221,15 +221,7 @@ class Multi(_Named):
         return self
 
 
-Grader = Annotated[
-    Annotated[StringCheck, Tag("string_check")]
-    | Annotated[TextSimilarity, Tag("text_similarity")]
-    | Annotated[ScoreModel, Tag("score_model")]
-    | Annotated[LabelModel, Tag("label_model")]
-    | Annotated[Python, Tag("python")]
-    | Annotated[Multi, Tag("multi")],
-    _BY_TYPE,
-]
+Grader = Annotated[_SINGLE | Annotated[Multi, Tag("multi")], _BY_TYPE]
 
 
 def parts(grader: Grader) -> list[Any]:
