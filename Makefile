@@ -86,14 +86,14 @@ examples: $(ALL_INSTALLED) ## the agents of examples/ that learn, one after the 
 # threads would fight for the same cores. A process that crashes ends the run, which names the test: pytest-xdist starts
 # another one, but then may wait forever for the tests that the crashed one had left.
 PROCESSES = $$(( $$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONLN) + 1 : 5 ))
-test: $(ALL_INSTALLED) $(NODE_INSTALLED) $(BUBBLEWRAP_TRIED) ## the fast tests, a quarter of an hour on two slow cores (ARGS="-k name" for some)
+test: $(ALL_INSTALLED) $(NODE_INSTALLED) $(BUBBLEWRAP_TRIED) ## the fast tests, six minutes on two cores (ARGS="-k name" for some)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-changed: $(ALL_INSTALLED) $(NODE_INSTALLED) ## the fast tests of the core or the plugins that differ from main (ARGS="-k name")
 	@tests=$$(.venv/bin/python tools/changed_tests.py) && if [ -z "$$tests" ]; then echo "no test depends on what changed"; else \
 	    OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $$tests $(ARGS); fi
 
-test-whole: $(ALL_INSTALLED) $(NODE_INSTALLED) $(BUBBLEWRAP_TRIED) ## what only a run of seconds shows; CI runs it too (ARGS="-k name" for some)
+test-whole: $(ALL_INSTALLED) $(NODE_INSTALLED) $(BUBBLEWRAP_TRIED) ## the tests that take a second or more; CI runs them too (ARGS="-k name" for some)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder -m "whole and not slow and not gpu" $(ARGS)
 
 test-slow: $(ALL_INSTALLED) $(NODE_INSTALLED) $(BUBBLEWRAP_TRIED) ## the other cases and whole runs, and properties with all of their examples

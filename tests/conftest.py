@@ -34,7 +34,7 @@ from tests.certificates import trust_one
 from tests.patience import PATIENCE
 from tests.program import ajet as ajet
 from tests.recipes import build_models_of
-from tests.tiers import thin
+from tests.tiers import thin, within_budget
 
 
 def pytest_configure() -> None:
@@ -83,6 +83,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     build_models_of(item)
     return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    with within_budget(item):
+        return (yield)
 
 
 with suppress(ImportError):  # some environments of the matrix have none

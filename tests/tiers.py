@@ -1,12 +1,20 @@
-"""Which cases of a parametrised test are in the fast tier, `make test`; the others are in `make test-slow`."""
+"""What is in the fast tier, `make test`: some cases of a parametrised test, and no test that takes long."""
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
+BUDGET = 3.0
+"""Seconds of a processor that a test of the fast tier may take. A second on an idle machine is the aim; a busy one, and the
+first import of a framework, take more."""
+
+LONGER = frozenset({"slow", "whole", "kept", "gpu", "properties"})
 
 thinned = pytest.mark.thinned
 """Of a test with several parameters, the fast tier runs cases in which each value of each parameter occurs."""
@@ -21,6 +29,23 @@ def fast(places: Collection[int], cases: Sequence[Any]) -> list[Any]:
 def _slow(case: Any) -> Any:
     values = case if isinstance(case, tuple) else (case,)
     return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@contextmanager
+def within_budget(item: pytest.Item) -> Iterator[None]:
+    """Fail a test of the fast tier that takes longer than `BUDGET`, its finished child processes included."""
+    began = _processor_seconds()
+    yield
+    seconds = _processor_seconds() - began
+    if seconds > BUDGET and not any(mark.name in LONGER for mark in item.iter_markers()):
+        pytest.fail(
+            f"it took {seconds:.1f} s of a processor, and a fast test has {BUDGET:g}: mark it `whole`",
+            pytrace=False,
+        )
+
+
+def _processor_seconds() -> float:
+    return sum(os.times()[:4])
 
 
 def thin(items: Sequence[pytest.Item]) -> None:

@@ -110,6 +110,7 @@ def shown(code: str, names: dict[str, Any]) -> list[Any]:
     return values
 
 
+@pytest.mark.whole
 def test_calls_from_training_to_serving_run_as_they_are_written(
     names: dict[str, Any], debugging: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +128,7 @@ def test_calls_from_training_to_serving_run_as_they_are_written(
     assert loaded.dir.parent.name == "..." and len(loaded.episodes()) == 2
 
 
+@pytest.mark.whole
 def test_a_training_loop_of_ones_own_runs_as_it_is_written(names: dict[str, Any], folder: Path) -> None:
     names |= {"batches": batches, "task": Task("t", "1+1?"), "anything": ask, "score": len}
     shown(OWN_LOOP, names)

@@ -96,6 +96,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     return shown
 
 
+@pytest.mark.whole
 def test_cells_call_and_await_runs_and_show_their_results_as_html(outputs: dict[str, list[Any]]) -> None:
     run, scores = outputs["synchronous"][-1], outputs["awaited"][-1]
     assert run.data["text/html"].startswith("<iframe") and run.data["text/plain"].startswith("<Run ")

@@ -35,6 +35,7 @@ def distinct(task: Task, output: WorkflowOutput) -> float:
     return float(len(set(str(output.response))))
 
 
+@pytest.mark.whole
 def test_it_reproduces_a_run_bit_for_bit_on_the_same_plan(folder: Path, model: Path, agent: Agent) -> None:
     same: Any = {"model": model, "deterministic": True, "seed": 3, "set": SET, "progress": False}
     run = ajet.run(workflow=agent, judge=distinct, tasks=TASKS, **same)
@@ -64,6 +65,7 @@ def test_it_reproduces_a_run_bit_for_bit_on_the_same_plan(folder: Path, model: P
         ajet.run(resume=mine.dir, progress=False)
 
 
+@pytest.mark.whole
 def test_groups_can_be_filtered_and_scored_anew_and_any_code_is_an_episode(
     folder: Path, model: Path, agent: Agent
 ) -> None:
@@ -156,6 +158,7 @@ def test_loggers_and_hooks_receive_what_happens_with_the_episodes_as_they_were_s
     assert (end.result.steps, end.result.checkpoint, end.error) == (1, saved.path, None)
 
 
+@pytest.mark.whole
 def test_a_command_gets_no_answer_that_its_judge_reads(model: Path, folder: Path) -> None:
     (folder / "solve.py").write_text(
         "import json, os, sys, urllib.request\n"
@@ -180,6 +183,7 @@ def test_a_command_gets_no_answer_that_its_judge_reads(model: Path, folder: Path
     assert asyncio.run(rewards()) == [1.0]
 
 
+@pytest.mark.whole
 def test_runs_of_a_loop_over_learning_rates_say_what_was_trained(
     folder: Path, model: Path, agent: Agent, capsys: pytest.CaptureFixture[str]
 ) -> None:

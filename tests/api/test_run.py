@@ -87,6 +87,7 @@ def test_what_can_be_imported_or_built_from_its_fields_is_written_as_such(debugg
     assert job_of(ajet.run(workflow=named, judge=right, **debugging))["judge"]["type"] == f"{__name__}:right"
 
 
+@pytest.mark.whole
 def test_classes_instances_and_judges_that_only_this_process_has_are_taken(
     debugging: Arguments, agent: Agent
 ) -> None:
@@ -103,6 +104,7 @@ def test_classes_instances_and_judges_that_only_this_process_has_are_taken(
             assert max(e.reward for e in run.episodes()) == 3.0, (workflow, judge)
 
 
+@pytest.mark.whole
 def test_tasks_are_records_tasks_a_file_a_mapping_or_a_reader(
     folder: Path, debugging: Arguments, agent: Agent
 ) -> None:
@@ -149,6 +151,7 @@ def test_a_list_of_records_gives_the_tasks_that_a_file_of_them_gives(
     assert seen[:half] == seen[half:] and {task.metadata.get("level") for task in seen} == {1, None}
 
 
+@pytest.mark.whole
 def test_given_tasks_are_kept_in_the_run_folder_unless_json_cannot_hold_them(
     debugging: Arguments, agent: Agent
 ) -> None:
@@ -326,6 +329,7 @@ else:
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("where", fast({1}, ["loop", "script"]))
 def test_ctrl_c_that_ends_a_script_is_told_in_one_line_with_the_run_folder(folder: Path, where: str) -> None:
     """No traceback, also where a loop runs; the exit code stays that of Ctrl-C."""
@@ -343,6 +347,7 @@ def test_ctrl_c_that_ends_a_script_is_told_in_one_line_with_the_run_folder(folde
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("where", fast({0}, ["loop", "script"]))
 def test_ctrl_c_ends_a_run_in_a_script_and_beside_a_loop(folder: Path, where: str) -> None:
     (folder / "cell.py").write_text(textwrap.dedent(SCRIPT_OF_A_NOTEBOOK))

@@ -16,6 +16,8 @@ import ajet
 from ajet.reports.comparison import Comparison, Outcome, compare
 from ajet.types import Spent
 
+pytestmark = pytest.mark.whole
+
 TASKS = 30
 
 

@@ -35,6 +35,7 @@ def long(task: Task, output: Any) -> bool:
     return len(str(output.response)) > 8
 
 
+@pytest.mark.kept
 def test_it_trains_and_the_result_tells_metrics_episodes_tokens_and_checkpoint(
     training: Arguments, agent: Agent
 ) -> None:
@@ -55,6 +56,7 @@ def test_it_trains_and_the_result_tells_metrics_episodes_tokens_and_checkpoint(
     assert "&lt;svg" in run._repr_html_() and repr(run) == f"<Run {run.dir}, 2 steps>"
 
 
+@pytest.mark.whole
 def test_a_run_of_objects_is_resumed_with_them_and_the_error_without_says_so(
     training: Arguments, agent: Agent
 ) -> None:
@@ -104,6 +106,7 @@ def test_a_forecast_says_what_keeps_a_job_from_learning(
     assert len(found.episodes()) == 8
 
 
+@pytest.mark.whole
 def test_an_evaluation_names_its_model_by_argument_or_by_job(
     training: Arguments, agent: Agent, folder: Path
 ) -> None:
@@ -145,6 +148,7 @@ def test_wrong_pairs_of_arguments_are_errors_that_name_them(training: Arguments,
         ajet.check(workflow=agent, judge=long, context_length=5, **training)
 
 
+@pytest.mark.whole
 def test_a_served_model_is_told_how_its_calls_are_read(model: Path) -> None:
     wrong = ajet.serve(model, engine="local", call_example="no call")
     with pytest.raises(ConfigError, match=r"^rollout.call_example: "), wrong:
@@ -219,6 +223,7 @@ def test_dpo_learns_pairs_and_gives_the_run(folder: Path, model: Path) -> None:
         ajet.dpo(**given)
 
 
+@pytest.mark.whole
 def test_a_run_that_ruined_its_model_is_no_success_and_names_the_checkpoint_to_go_on_from(
     training: Arguments, agent: Agent, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -235,6 +240,7 @@ def test_a_run_that_ruined_its_model_is_no_success_and_names_the_checkpoint_to_g
     assert warned.startswith("step 3: ")
 
 
+@pytest.mark.whole
 def test_an_alarm_ends_a_run_that_asks_for_it_and_the_verdict_has_it(
     training: Arguments, agent: Agent, folder: Path
 ) -> None:
@@ -258,6 +264,7 @@ def test_an_alarm_ends_a_run_that_asks_for_it_and_the_verdict_has_it(
     assert run.verdict and [alarm.name for alarm in run.verdict.alarms] == ["failed_episodes"]
 
 
+@pytest.mark.whole
 def test_a_second_judge_judges_a_share_of_the_episodes_and_trains_nothing(
     training: Arguments, agent: Agent
 ) -> None:

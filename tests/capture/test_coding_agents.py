@@ -294,6 +294,7 @@ def test_codex_with_another_model_works_too(bench, tokenizer) -> None:
     assert one_timeline(session)
 
 
+@pytest.mark.whole
 @new_sdk
 def test_the_sdk_streams_calls_with_free_text() -> None:
     call = {

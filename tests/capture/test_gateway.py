@@ -150,6 +150,7 @@ def test_agent_and_target_come_from_the_path_or_from_headers(serve, tokenizer) -
     assert refused.status_code == 400 and "nobody" in refused.text
 
 
+@pytest.mark.whole
 @examples(100)
 @given(st.lists(st.one_of(st.none(), st.text(min_size=1)), min_size=3, max_size=3))
 def test_paths_say_whatever_was_put_into_them(parts: list[str | None]) -> None:
@@ -237,6 +238,7 @@ def test_curl(serve, tokenizer, stream) -> None:
     assert len(session.record.calls) == 1
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not shutil.which("node"), reason="needs node")
 def test_node_without_any_package(serve, tokenizer) -> None:
     served = serve(ok(tokenizer))
@@ -258,6 +260,7 @@ def test_node_without_any_package(serve, tokenizer) -> None:
     assert len(session.record.calls) == 1
 
 
+@pytest.mark.whole
 def test_sixty_four_at_once_each_in_its_own_episode(serve, tokenizer) -> None:
     engine = Meeting(tokenizer, lambda r, p: p.split("question ")[-1].split("<")[0], parties=64)
     served = serve(engine)
@@ -308,6 +311,7 @@ def test_a_client_that_goes_away_cancels_its_generation_and_leaves_no_ghost_call
     assert served.metric("disconnects_total") == 1
 
 
+@pytest.mark.whole
 def test_a_client_timeout_leaves_no_ghost_call(serve, tokenizer) -> None:
     engine = ok(tokenizer, seconds=600)
     served = serve(engine)
@@ -402,6 +406,7 @@ def test_an_episode_that_ends_answers_its_waiting_callers(serve, tokenizer) -> N
     assert answers[0].status_code == 400 and "has ended" in answers[0].text
 
 
+@pytest.mark.whole
 def test_a_client_that_reads_slowly_holds_its_stream_up_and_nobody_else(serve, tokenizer) -> None:
     tokens = 20_000  # more events than the buffers of both sides hold
     script = lambda r, p: [5] * tokens if "long" in p else "ok"  # noqa: E731
@@ -423,6 +428,7 @@ def test_a_client_that_reads_slowly_holds_its_stream_up_and_nobody_else(serve, t
     assert received > 100 * tokens
 
 
+@pytest.mark.whole
 def test_a_gateway_that_closes_tells_its_callers_to_come_again_and_can_be_started_anew(
     serve, tokenizer
 ) -> None:
@@ -845,6 +851,7 @@ def test_a_forked_child_outside_any_episode_is_refused(bench, tokenizer) -> None
         assert "outside any episode" in in_a_fork(asks(False))
 
 
+@pytest.mark.kept
 @FORKS
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_and_its_child_ask_at_once_each_over_a_connection_of_its_own(bench, tokenizer) -> None:
@@ -947,6 +954,7 @@ def test_an_install_leaves_nothing_behind(bench, tokenizer) -> None:
         httpx.get(f"{url}/health")
 
 
+@pytest.mark.whole
 def test_full_collections_pass_over_what_was_alive_before_and_are_as_they_were_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -466,6 +466,7 @@ def page() -> Iterator[str]:
 # ------------------------------------------------------------------ forked children, imports
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("gateway", [True, False], ids=["with a gateway", "without"])
 @clients
 @thinned
@@ -532,6 +533,7 @@ def in_a_fork(client: Client, asked: Asked) -> tuple[int, bytes]:
     return status, body.encode()
 
 
+@pytest.mark.whole
 def test_a_library_is_patched_when_the_program_imports_it_and_not_imported_before() -> None:
     program = (
         "import sys\n"

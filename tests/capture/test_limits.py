@@ -491,6 +491,7 @@ def test_many_incomplete_heads_hold_little_together(served: Any, monkeypatch: py
         assert b"at most 3 KiB" in all_of(connect(gateway, begun + b"a" * 10_000))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("sent", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
 @pytest.mark.parametrize("after_another", [False, True])
 def test_a_head_that_does_not_come_is_not_waited_for(
@@ -527,6 +528,7 @@ def test_of_too_many_connections_without_a_request_the_oldest_go(
         connection.close()
 
 
+@pytest.mark.whole
 def test_clients_that_connect_at_once_and_ask_later_are_all_answered(served: Any) -> None:
     _, gateway = served
     opened = [connect(gateway, b"") for _ in range(connections.MOST_HALF_OPEN + 64)]
@@ -571,6 +573,7 @@ def test_connections_that_rest_outlast_many_that_ask_nothing(
     bench(engine).portal.submit(many()).result(PATIENCE)
 
 
+@pytest.mark.whole
 def test_late_connections_are_given_up_a_few_in_each_turn_of_the_loop(
     bench: Any, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -659,6 +662,7 @@ serve(Stuck(Calculator().tokenizer(0)[0], None), models=["m"], key="k", host="12
 """
 
 
+@pytest.mark.whole
 def test_sigterm_ends_a_server_whose_loop_is_blocked_for_ever() -> None:
     command = [sys.executable, "-c", textwrap.dedent(SERVER)]
     pipe = subprocess.PIPE

@@ -36,6 +36,7 @@ def ask(server: Served, stream: bool, **options: Any) -> Any:
         return events.get_final_response()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_turn_split_into_items_comes_back_as_the_message_that_was_recorded(stream) -> None:
     server = Served(Responses(), TURN, said("2"))

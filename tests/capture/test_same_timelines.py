@@ -150,6 +150,7 @@ def test_numbers_that_javascript_wrote_again_are_recognised(bench, tokenizer, se
     assert len(timelines(session.record.trained_calls)) == 1 and not session.counters["rendered_anew"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("wire", ["chat", "responses"])
 def test_numbers_that_node_wrote_again_are_recognised(bench, tokenizer, wire) -> None:
     b = bench(ScriptedEngine(tokenizer, numbers))

@@ -290,6 +290,7 @@ def test_a_closed_client_raises_as_ever(bench, tokenizer) -> None:
 # ---------------------------------------------------------------- nobody listens any more
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("module", [httpx, httpx2])
 def test_the_read_timeout_holds_between_events(bench, tokenizer, module) -> None:
     engine = slow(tokenizer)
@@ -310,6 +311,7 @@ def test_the_read_timeout_holds_between_events(bench, tokenizer, module) -> None
     assert not session.record.calls and not session.record.exchanges
 
 
+@pytest.mark.whole
 def test_a_timeout_of_the_sdk_in_the_middle(bench, tokenizer) -> None:
     engine = slow(tokenizer)
     read: list[Any] = []
@@ -501,6 +503,7 @@ def test_a_chat_models_answer_is_streamed_whole(bench, tokenizer, sdk) -> None:
 # ---------------------------------------------------------------- the same record
 
 
+@pytest.mark.whole
 def test_a_two_step_agent_leaves_the_same_timelines_streaming_and_in_fixed_batches(
     bench, tokenizer, asdk
 ) -> None:

@@ -23,6 +23,7 @@ def is_recording(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--record", default=False))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", fast([NAMES.index(name) for name in SAMPLE], NAMES))
 def test_a_family_is_as_the_page_says_and_loses_no_call(
     name: str, is_recording: bool, record_property: Callable[[str, object], None]

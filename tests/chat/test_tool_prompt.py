@@ -172,6 +172,7 @@ def called(*arguments: dict[str, Any], said: str = "") -> dict[str, Any]:
 # ------------------------------------------------------------------ as exact as a template
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", FAMILIES)
 def test_everything_is_as_with_a_template_that_writes_the_same(name: str) -> None:
     family, bare = FAMILIES[name]

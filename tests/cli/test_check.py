@@ -85,6 +85,7 @@ def check(folder: Folder, workflow: str, *options: str, code: int = 0) -> str:
     return outcome.out
 
 
+@pytest.mark.kept
 def test_a_clean_agent_has_one_timeline_an_episode_and_no_breaks(folder: Folder) -> None:
     page = check(folder, "clean", "--first", "2", "--group-size", "2")
     assert re.search(r"episodes +4 run in .*, 0 failed", page)
@@ -95,6 +96,7 @@ def test_a_clean_agent_has_one_timeline_an_episode_and_no_breaks(folder: Folder)
     assert trees <= lines < rows or trees <= rows
 
 
+@pytest.mark.whole
 def test_whether_an_agent_does_the_same_again_is_told(folder: Folder) -> None:
     options = ("--first", "1", "--group-size", "1")
     assert re.search(r"repeats itself +yes\n", check(folder, "clean", *options))
@@ -108,6 +110,7 @@ def test_whether_an_agent_does_the_same_again_is_told(folder: Folder) -> None:
     )
 
 
+@pytest.mark.whole
 def test_answers_that_the_agent_rejected_are_told_with_the_filter_that_leaves_them_out(
     folder: Folder,
 ) -> None:
@@ -119,6 +122,7 @@ def test_answers_that_the_agent_rejected_are_told_with_the_filter_that_leaves_th
     assert "rejected" not in filtered
 
 
+@pytest.mark.whole
 def test_answers_of_which_nothing_came_are_told_although_nothing_broke(folder: Folder) -> None:
     options = ("--first", "1", "--group-size", "1")
     folder.write("answers.yaml", "".join(f'- {{turn: {n}, say: "draft {n}"}}\n' for n in range(4)))
@@ -173,6 +177,7 @@ def test_a_small_model_that_cannot_do_what_the_agent_asks_is_named_first(
     assert "built once, then kept; adder: Only adds small numbers" in outcome.err
 
 
+@pytest.mark.whole
 def test_tools_that_the_model_does_not_see_are_told(folder: Folder) -> None:
     save_tiny_model(folder.path / "thinker", thinker())
     options = ("--first", "1", "--group-size", "1")
@@ -224,6 +229,7 @@ def unreadable(folder: Folder) -> Path:
     return model
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "answers", [("--answers", "answers.yaml"), ("--set", "rollout.sampling.max_tokens=4")]
 )
@@ -361,6 +367,7 @@ class Mine(ajet.Judge):
 """
 
 
+@pytest.mark.whole
 def test_a_judge_that_raises_is_named_with_the_line_of_its_own_code(folder: Folder) -> None:
     file = folder.write("judge.py", JUDGES)
     page = check(folder, "clean", "--judge", "judge.py:raises", "--first", "1", "--group-size", "2", code=1)
@@ -369,6 +376,7 @@ def test_a_judge_that_raises_is_named_with_the_line_of_its_own_code(folder: Fold
     assert "Fix the judge" in page
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "called", "said", "line"),
     [
@@ -393,12 +401,14 @@ def test_a_reward_function_of_trl_is_refused_with_the_judge_that_calls_it(folder
     assert outcome.code == 2 and asked in outcome.err
 
 
+@pytest.mark.whole
 def test_a_group_size_that_a_run_refuses_is_said(folder: Folder) -> None:
     assert "`ajet run` refuses this job" not in check(folder, "clean", "--first", "1")
     page = check(folder, "clean", "--first", "1", "--set", "rollout.group_size=1")
     assert "! `ajet run` refuses this job\n  -> rollout.group_size: the algorithm 'grpo' compares" in page
 
 
+@pytest.mark.whole
 def test_a_workflow_that_returns_none_is_blamed_where_its_judge_fails_for_it(folder: Folder) -> None:
     file = folder.write("judge.py", JUDGES)
     folder.write("agent.py", AGENT + "async def silent(task):\n    await clean(task)\n")
@@ -412,6 +422,7 @@ def test_a_workflow_that_returns_none_is_blamed_where_its_judge_fails_for_it(fol
     assert "-> Name a judge" in page
 
 
+@pytest.mark.whole
 def test_scripted_answers_take_prompts_of_any_length_unless_there_is_a_limit(folder: Folder) -> None:
     options = ("--first", "1", "--group-size", "1", "--set", "rollout.retries=0")
     page = check(folder, "long", *options)
@@ -430,6 +441,7 @@ def test_a_limit_for_scripted_answers_without_any_is_refused(folder: Folder) -> 
     )
 
 
+@pytest.mark.whole
 def test_the_episodes_are_kept_for_show(folder: Folder) -> None:
     page = check(folder, "clean", "--first", "1", "--group-size", "1")
     run, episode = re.search(r"ajet show (\S+) (\S+)$", page, re.MULTILINE).groups()  # type: ignore[union-attr]
@@ -444,6 +456,7 @@ def test_a_script_without_a_fitting_rule_names_the_call(folder: Folder) -> None:
     assert "no rule fits call 1" in page
 
 
+@pytest.mark.whole
 def test_the_drifting_example_is_explained(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     command = re.search(r"^OPENAI_API_KEY=none ajet (.+)$", (DRIFT / "README.md").read_text(), re.MULTILINE)
@@ -468,6 +481,7 @@ print(json.dumps({"reward": 0, "response": ["got", *sorted(task["metadata"])]}))
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("judge", "hidden", "got"),
     [
@@ -489,6 +503,7 @@ def test_a_command_gets_the_fields_that_are_not_for_the_judge_alone(
     assert str(["got", *got]) in done.err
 
 
+@pytest.mark.whole
 def test_a_response_that_only_the_task_can_have_given_is_a_warning(folder: Folder) -> None:
     folder.write(
         "agent.py",
@@ -534,6 +549,7 @@ targets:
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "keys", ["", "\nrollout: {side_calls: train}", SMALL], ids=["found", "trained", "named"]
 )

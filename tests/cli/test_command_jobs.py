@@ -26,6 +26,7 @@ def job(folder: Folder, seconds: float = 0, **settings: object) -> None:
     folder.write("job.yaml", JOB.replace("workflow: agent.py:run", f"workflow: {spec}"))
 
 
+@pytest.mark.whole
 def test_a_job_s_paths_are_relative_to_its_file(folder: Folder) -> None:
     job(folder, workspace="repo", home="settings")
     folder.write("repo/a.txt", "")
@@ -40,6 +41,7 @@ def test_a_job_s_paths_are_relative_to_its_file(folder: Folder) -> None:
     assert kept["workdir"] == str(folder.path)
 
 
+@pytest.mark.whole
 def test_check_tells_the_memory_of_the_programs_and_warns_if_there_is_not_so_much(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,8 @@ from tests.tiers import fast
 
 from .conftest import AGENT, JOB, TASKS
 
+pytestmark = pytest.mark.whole
+
 ENDINGS = """
 import asyncio, ctypes, time
 

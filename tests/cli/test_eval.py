@@ -44,6 +44,7 @@ def test_tasks_take_the_place_of_the_jobs_validation_tasks(folder: Folder, url: 
     assert (figures["accuracy"], figures["episodes"]) == (1, 1)
 
 
+@pytest.mark.whole
 def test_a_backbone_that_is_not_installed_here_is_no_obstacle(folder: Folder, url: str) -> None:
     job = (folder.path / "job.yaml").read_text().replace("name: debug", "name: a_cluster")
     folder.write("job.yaml", job)

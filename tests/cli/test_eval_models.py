@@ -17,6 +17,8 @@ from tests.program import Outcome
 
 from .conftest import Folder
 
+pytestmark = pytest.mark.whole
+
 ADDEND = 10
 TASKS = [{"id": f"t{i}", "query": f"{i}+{ADDEND}", "answer": str(i + ADDEND)} for i in range(12)]
 SKILL = {"good": 1.0, "same": 1.0, "bad": 0.2}

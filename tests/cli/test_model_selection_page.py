@@ -50,6 +50,7 @@ def test_the_command_prints_the_table_of_the_page(example: HTTPServer, ajet: Pro
     assert _without_seconds(outcome.out) == _without_seconds(shown.partition("\n")[2])
 
 
+@pytest.mark.whole
 def test_the_python_example_prints_the_same(example: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = [code for code in blocks(PAGE, "python") if "ajet.select_model" in code]
     exec(code, {})

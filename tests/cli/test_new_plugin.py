@@ -99,6 +99,7 @@ def test_help_names_every_kind(folder: Folder) -> None:
     assert all(kind in text for kind in KINDS)
 
 
+@pytest.mark.whole
 def test_a_new_workflow_runs(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.ajet("plugin", "new", "workflow", "ask", "--folder", "mine")
     code = (

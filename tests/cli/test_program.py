@@ -29,6 +29,7 @@ def in_new_process(code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.whole
 def test_light_commands_import_nothing_heavy() -> None:
     code = "import sys; from ajet.cli import run_program\n"
     code += f"for words in {LIGHT}:\n    run_program(words)\n"
@@ -37,6 +38,7 @@ def test_light_commands_import_nothing_heavy() -> None:
     assert told == [f"heavy: {words} []" for words in LIGHT]
 
 
+@pytest.mark.whole
 def test_help_imports_nothing_that_only_a_run_needs() -> None:
     """What makes it quick, on a machine of any speed; `test_help_is_quick_with_all_plugins` measures the time."""
     later = ("numpy", "httpx", "httpx2", "httptools", "uvicorn", "filelock", "jinja2")
@@ -110,6 +112,7 @@ def test_version(folder: Folder) -> None:
     assert folder.ajet("--version").out.startswith("ajet ")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("closed", ["2>&-", ">&-"])
 def test_a_closed_stream_is_no_error(closed: str) -> None:
     command = f'exec "{sys.executable}" -m ajet --version {closed}'
@@ -120,6 +123,7 @@ def test_a_closed_stream_is_no_error(closed: str) -> None:
     assert done.stdout.startswith("ajet ") == (closed == "2>&-")
 
 
+@pytest.mark.whole
 def test_an_interrupted_command_ends_although_a_thread_hangs_and_nobody_reads_its_output() -> None:
     code = (
         "import threading, time\n"
@@ -141,6 +145,7 @@ def test_an_interrupted_command_ends_although_a_thread_hangs_and_nobody_reads_it
         process.kill()
 
 
+@pytest.mark.whole
 def test_a_finished_command_does_not_wait_for_ever_for_what_an_agent_has_left(tmp_path: Path) -> None:
     agent = tmp_path / "agent.py"
     agent.write_text(

@@ -155,6 +155,7 @@ def test_break_stops_at_its_tag_only(folder: Folder, monkeypatch: pytest.MonkeyP
     assert len(hits) == 2, "one for each of two episodes"
 
 
+@pytest.mark.whole
 def test_ctrl_c_ends_with_130_and_names_the_run_folder(folder: Folder) -> None:
     folder.write(
         "agent.py",

@@ -88,6 +88,7 @@ def start(model: Path) -> Iterator[Start]:
         process.communicate(timeout=PATIENCE)
 
 
+@pytest.mark.whole
 def test_it_serves_until_it_is_told_to_end(start: Start) -> None:
     process, url, key = start()
     client = openai.OpenAI(base_url=url, api_key=key, max_retries=0)

@@ -132,6 +132,7 @@ def test_it_needs_neither_the_workflow_nor_its_tasks(ran: Folder) -> None:
     assert ran.ajet("show", "runs", "/a/").code == 0
 
 
+@pytest.mark.whole
 def test_a_reader_that_closes_the_pipe_early_sees_no_traceback(ran: Folder, tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m ajet show runs /a/ | head -n 1"],
@@ -143,6 +144,7 @@ def test_a_reader_that_closes_the_pipe_early_sees_no_traceback(ran: Folder, tmp_
     assert done.stdout.startswith("episode") and "Traceback" not in done.stderr
 
 
+@pytest.mark.whole
 def test_a_terminal_of_few_characters_gets_escapes(ran: Folder) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ajet", "show", "runs", "/a/"],
@@ -155,6 +157,7 @@ def test_a_terminal_of_few_characters_gets_escapes(ran: Folder) -> None:
     assert b"assistant \\xb7 call 0" in done.stdout
 
 
+@pytest.mark.whole
 def test_it_imports_nothing_heavy(ran: Folder) -> None:
     code = "import sys; from ajet.cli import run_program; run_program(['show', 'runs', '/a/'])\n"
     code += (

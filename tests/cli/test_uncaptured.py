@@ -61,6 +61,7 @@ def test_a_call_while_the_workflow_is_imported_is_refused_with_what_and_where(
     assert "\n" not in outcome.err.strip()
 
 
+@pytest.mark.whole
 def test_a_call_whose_error_is_swallowed_is_a_warning(
     folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -209,6 +210,7 @@ def test_tracebacks_of_the_threads_of_an_agent_are_kept_with_their_episodes(
     assert "4 of 4 episodes print:" in outcome.out
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_the_remedy_for_a_process_pool_is_the_gateway(folder: Folder) -> None:
     agent(folder, POOL.format(kind="fork", work="call"))
@@ -220,6 +222,7 @@ def test_the_remedy_for_a_process_pool_is_the_gateway(folder: Folder) -> None:
     assert "refused" not in applied.out + applied.err
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_an_agent_that_waits_forever_for_a_child_whose_call_was_refused_ends_with_the_cause(
     folder: Folder,
@@ -241,6 +244,7 @@ def test_an_agent_that_waits_forever_for_a_child_whose_call_was_refused_ends_wit
     assert "Set rollout.gateway: true" in said and f"({line_of(folder, 'client.chat')})" in said
 
 
+@pytest.mark.whole
 def test_a_spawned_process_finds_the_module_of_the_workflow(folder: Folder) -> None:
     agent(folder, POOL.format(kind="spawn", work="work") + "\ndef work():\n    return 4\n")
     (folder.path / "agent.py").rename(folder.path / "mp_agent.py")

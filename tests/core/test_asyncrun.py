@@ -115,6 +115,7 @@ def blocked(wait: Callable[[Coroutine[Any, Any, None]], Awaitable[object]]) -> C
     return main()
 
 
+@pytest.mark.whole
 def test_a_run_whose_loop_is_blocked_ends_with_the_error_that_it_is_given(patient: None) -> None:
     cleaned = threading.Event()
 
@@ -130,6 +131,7 @@ def test_a_run_whose_loop_is_blocked_ends_with_the_error_that_it_is_given(patien
     assert cleaned.is_set() and time.monotonic() - started < 50
 
 
+@pytest.mark.whole
 def test_no_traceback_of_an_interrupted_task_follows_the_error_of_the_run(
     patient: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -158,6 +160,7 @@ def test_a_run_is_told_whether_it_can_be_ended_from_outside() -> None:
         run(main())
 
 
+@pytest.mark.whole
 def test_tasks_whose_cleanup_blocks_do_not_keep_a_run_from_ending(patient: None) -> None:
     said: list[str] = []
     release = threading.Event()
@@ -205,6 +208,7 @@ asyncrun.run(main())
 """
 
 
+@pytest.mark.whole
 def test_a_cleanup_that_cannot_be_interrupted_takes_the_process_with_it_and_is_named() -> None:
     done = subprocess.run(
         [sys.executable, "-c", NATIVE], capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -232,6 +236,7 @@ except AjetError as error:
 """
 
 
+@pytest.mark.whole
 def test_two_interruptions_that_python_notices_as_one_still_end_the_run() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOST], capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -287,6 +292,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.whole
 def test_ctrl_c_wakes_a_loop_that_waits_even_if_the_signal_does_not_interrupt_it() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", UNNOTICED], capture_output=True, text=True, timeout=PATIENCE, check=True
@@ -294,6 +300,7 @@ def test_ctrl_c_wakes_a_loop_that_waits_even_if_the_signal_does_not_interrupt_it
     assert ended.stdout == "interrupted\n"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("times", fast({2}, [1, 2, 3]))
 def test_ctrl_c_however_often_ends_stubborn_workflows_without_a_traceback(times: int) -> None:
     process = subprocess.Popen(

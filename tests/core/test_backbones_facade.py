@@ -21,11 +21,13 @@ def imported():
                 yield from (alias.name for alias in node.names)
 
 
+@pytest.mark.whole
 def test_every_name_is_found_and_some_plugin_needs_it():
     assert set(imported()) == set(dir(backbones))
     assert all(getattr(backbones, name) is not None for name in dir(backbones))
 
 
+@pytest.mark.whole
 def test_a_name_may_be_a_module_that_nothing_else_has_imported():
     code = "from ajet.backbones import asyncrun, httpx; print(asyncrun.__name__, httpx.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -571,6 +571,7 @@ def test_what_the_caller_gives_stays_as_it_was(chat: Chat) -> None:
     assert chat.next_turn(turn, given[1]) == first
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", fast({0, 3, 4}, [*FAMILIES, "thinker", "base"]))
 def test_work_grows_linearly_with_the_turns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is encoded, decoded and prepared. Each call also runs the template once, over the whole chat."""

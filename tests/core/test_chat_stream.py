@@ -64,6 +64,7 @@ def check(chat: Chat, ids: list[int], prompt: list[int]) -> Parsed:
     return parsed
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("opened", [False, True])
 @thinned

@@ -99,6 +99,7 @@ def readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     del sys.modules["my_faulty_readers"]
 
 
+@pytest.mark.whole
 def test_a_reader_without_fault_passes(readers: Any) -> None:
     assert [task.id for task in check_reader(readers.Whole())] == ["a", "b"]
 

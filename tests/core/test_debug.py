@@ -124,6 +124,7 @@ def test_every_episode_is_in_the_journal_of_the_run_folder(debugging: Debugging)
     assert result.checkpoint is None and result.steps == 0
 
 
+@pytest.mark.whole
 def test_answers_of_a_chat_model_make_no_batch_and_it_says_why(debugging: Debugging) -> None:
     debugging.run()
     assert debugging.lines.said[-1].startswith("no batch: the answers came from a chat model")
@@ -197,6 +198,7 @@ def test_wrong_answers_are_refused_before_anything_runs(
 # ------------------------------------------------------------------ deadlines and breakpoints
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("workflow", "judge", "key"),
     [("slow", "exact", "timeout"), ("run", "agent.py:slow_judge", "judge_timeout")],

@@ -240,6 +240,7 @@ def test_a_label_of_the_user_beats_every_plugin(training: Training) -> None:
     assert agents(training.journal(training.run("labelled"))) == {"by-hand"}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("workflow", ["run", "in_thread"])
 def test_an_exception_while_naming_is_counted_and_never_raised(training: Training, workflow: str) -> None:
     def resolve(episode: str) -> str:
@@ -254,6 +255,7 @@ def test_an_exception_while_naming_is_counted_and_never_raised(training: Trainin
     assert metrics["calls/resolve_agent_failed"] == 4, "where the user sees it"
 
 
+@pytest.mark.whole
 def test_a_plugins_wire_is_asked_where_its_path_is_the_longest(training: Training) -> None:
     class Mine(ChatCompletions):
         path = "9/v1/chat/completions"
@@ -289,6 +291,7 @@ def test_the_start_of_an_episode_runs_in_the_context_of_its_workflow(
     assert current.get() == "outside", "and nowhere else"
 
 
+@pytest.mark.whole
 def test_start_and_end_are_told_of_every_attempt_with_its_failure(training: Training) -> None:
     started: list[str] = []
     ended: list[tuple[str, str | None]] = []
@@ -309,6 +312,7 @@ def test_start_and_end_are_told_of_every_attempt_with_its_failure(training: Trai
     assert {failure for _, failure in ended} == {"workflow:KeyError"}
 
 
+@pytest.mark.whole
 def test_a_run_tells_the_first_failure_of_a_cause_at_once(training: Training) -> None:
     training.run("half", steps=2)
     (told,) = [line for line in training.lines.said if "the first by" in line]
@@ -328,6 +332,7 @@ def test_an_exception_at_an_episodes_end_is_counted_and_ends_nothing(training: T
     assert all(line["failure"] is None for line in lines)
 
 
+@pytest.mark.whole
 def test_an_exception_at_an_episodes_start_fails_that_attempt_only(training: Training) -> None:
     started: list[str] = []
 
@@ -364,6 +369,7 @@ class Unlucky(Logger):
         raise OSError("no connection")
 
 
+@pytest.mark.whole
 def test_a_hook_and_a_logger_that_raise_are_reported_once_and_the_run_goes_on(training: Training) -> None:
     def step_end(event: StepEnd) -> None:
         raise RuntimeError("no luck")
@@ -397,6 +403,7 @@ def names(events: list[Any]) -> list[str]:
     return [type(event).__name__ for event in events]
 
 
+@pytest.mark.whole
 def test_the_events_of_a_run_arrive_in_order(training: Training) -> None:
     events = watch(training)
     validation = {"task.validation": "tasks.jsonl", "train.save_every": 1, "eval.every": 0}
@@ -462,6 +469,7 @@ def test_a_run_that_fails_ends_with_its_error(training: Training) -> None:
     assert events[-1].error is raised.value and events[-1].result is None
 
 
+@pytest.mark.whole
 def test_a_resumed_run_says_after_which_step_and_sends_no_episode_twice(training: Training) -> None:
     def stop(event: StepEnd) -> None:
         if event.step == 2 and not stopped:
@@ -576,6 +584,7 @@ class Breaks(Keeps):
         raise OSError("no connection")
 
 
+@pytest.mark.whole
 def test_what_raises_at_an_event_is_reported_once_and_the_others_receive_the_event(
     training: Training,
 ) -> None:

@@ -30,6 +30,7 @@ print(resolved_yaml(job))
 """
 
 
+@pytest.mark.whole
 def test_another_process_in_another_folder_makes_the_same_job_without_its_tasks(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("REWARD = 1.0\n")
     (tmp_path / "flow.py").write_text(
@@ -89,6 +90,7 @@ print(pickle.dumps(JobSpec.of(prepare(layers), dumps)).hex())
 """
 
 
+@pytest.mark.whole
 def test_functions_and_judges_of_a_script_reach_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,7 @@ def test_a_cache_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch
         cached(Counted(), 0, Silent())
 
 
+@pytest.mark.whole
 def test_whoever_comes_second_waits_for_the_first_build_and_says_so() -> None:
     started, finish, calls = threading.Event(), threading.Event(), []
     first, second = Heard(), Heard()

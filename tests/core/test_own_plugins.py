@@ -100,6 +100,7 @@ class Drawn(DrawnReader):
         return Task(str(number), f"{number}")
 
 
+@pytest.mark.whole
 def test_drawn_tasks_are_distinct_reproducible_and_of_one_side() -> None:
     sides = [
         {task.id for task in tasks}

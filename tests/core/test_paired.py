@@ -64,6 +64,7 @@ def test_holm_corrects_as_in_his_paper() -> None:
     assert holm([]) == []
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("pairs", "cases"), [(10, 1000), (40, 200)])
 def test_equal_models_differ_significantly_in_at_most_one_of_twenty_cases(pairs: int, cases: int) -> None:
     draw, error = np.random.default_rng(pairs), math.sqrt(0.05 * 0.95 / cases)
@@ -82,6 +83,7 @@ def _models(draw: random.Random, names: str, tasks: int = 12) -> Comparison:
     )
 
 
+@pytest.mark.whole
 def test_the_best_of_several_equal_models_is_rarely_better_than_any_other() -> None:
     """The best was chosen by the data that test it: without correction for all pairs, one of seven such cases would find
     some difference."""

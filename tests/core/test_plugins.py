@@ -227,6 +227,7 @@ def test_the_core_brings_its_own_plugins_like_anyone() -> None:
     } <= own
 
 
+@pytest.mark.whole
 def test_the_core_without_its_extras_imports_all_but_the_templates_engine() -> None:
     """In a process that has none of the libraries that `ajet[chat]` and plugins bring."""
     program = """

@@ -96,6 +96,7 @@ def said(training: Training) -> list[str]:  # noqa: F811
     return [line for line in training.lines.said if line.startswith("restart ")]
 
 
+@pytest.mark.whole
 def test_after_a_lost_server_the_run_resumes_from_its_last_checkpoint(
     run_on: RunOn,
     training: Training,  # noqa: F811
@@ -118,6 +119,7 @@ def test_after_a_lost_server_the_run_resumes_from_its_last_checkpoint(
     assert result.checkpoint == run_dir / "checkpoints" / "step_000004"
 
 
+@pytest.mark.whole
 def test_the_run_ends_when_no_restart_is_left(run_on: RunOn, training: Training) -> None:  # noqa: F811
     with pytest.raises(
         MachineFailed, match=r"^server b is dead\. No restart is left: 1 of 1 were used \(run\.restarts\)\.$"

@@ -42,6 +42,7 @@ def holder(run_dir: Path, end: str = "") -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.whole
 def test_a_run_folder_that_another_process_holds_is_refused_by_its_number(tmp_path: Path) -> None:
     process = holder(tmp_path)
     with (
@@ -56,6 +57,7 @@ def test_a_run_folder_that_another_process_holds_is_refused_by_its_number(tmp_pa
     assert said == [] and not (tmp_path / "running.json").exists()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 9)"])
 def test_a_process_that_did_not_shut_down_is_told_of(tmp_path: Path, end: str) -> None:
     process = holder(tmp_path, end)

@@ -29,6 +29,7 @@ def test_the_backbone(check_backbone: Any, name: str, tiny_model: Path, tmp_path
     check_backbone(name, model=str(tiny_model), folder=tmp_path, section=SECTIONS[name])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("cut", [{"top_p": 0.6, "top_k": 40}, {"min_p": 0.95}])
 def test_a_run_trains_the_probabilities_that_truncated_sampling_had(
     tiny_model: Path, tmp_path: Path, cut: dict[str, float]
@@ -110,6 +111,7 @@ class DrawsAtRandom(Faulty):
         return result
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("fault", "check"),
     fast(

@@ -159,12 +159,14 @@ def test_a_judge_that_always_raises_ends_the_run_with_its_cause(project) -> None
     assert "all 6 episodes failed" in line and "judge:KeyError" in line
 
 
+@pytest.mark.whole
 def test_a_prompt_longer_than_the_context_is_counted_and_named(project) -> None:
     (project.folder / "tasks.jsonl").write_text(json.dumps({"id": "long", "query": "word " * 400}) + "\n")
     line = error_of(project, "run", "job.yaml", code=1)
     assert "context_overflow" in line
 
 
+@pytest.mark.whole
 def test_a_failing_run_loses_nothing_of_an_earlier_one(project) -> None:
     project.ajet("run", "job.yaml", "--steps", "1")
     (run_dir,) = project.runs("runs")
@@ -173,6 +175,7 @@ def test_a_failing_run_loses_nothing_of_an_earlier_one(project) -> None:
     assert {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.whole
 def test_a_plugin_of_a_taken_name_is_an_error_that_names_both(project, tmp_path_factory) -> None:
     site = tmp_path_factory.mktemp("site")
     fake_distribution(site, "other-judges", "other_judges", PLUGIN.replace("NAME", "math"))

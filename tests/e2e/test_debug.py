@@ -49,6 +49,7 @@ def breaks(project) -> Any:
     return project
 
 
+@pytest.mark.whole
 def test_the_local_engine_answers_and_the_batch_is_described(project) -> None:
     output = project.ajet("run", "job.yaml", "--backbone", "debug", "--set", "backbone.debug.group_size=3")
     assert len(re.findall(r"^done  1\.\d/q\d/\d  reward \d+  2 calls  \d+ tokens", output, re.M)) == 4 * 3

@@ -34,6 +34,7 @@ def example(project) -> tuple[str, str]:
     return commands[0], commands[1]
 
 
+@pytest.mark.kept
 def test_your_own_agent_in_ten_lines_runs_as_the_readme_says(project, example, tiny_model) -> None:
     debugged = project.ajet(*shlex.split(example[0].replace("smollm2", str(tiny_model))))
     assert "batch:" in debugged

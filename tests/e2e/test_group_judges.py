@@ -77,6 +77,7 @@ def seen(project: Any) -> list[Any]:
     return [json.loads(line) for line in (project.folder / "seen.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.whole
 def test_training_learns_from_rewards_of_whole_groups(grouped: Any, tiny_model: Path) -> None:
     from safetensors.numpy import load_file
 

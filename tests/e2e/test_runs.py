@@ -113,6 +113,7 @@ def test_killed_runs_end_bit_equal_to_the_uninterrupted_one(project, whole) -> N
 BY_DIFFICULTY = ("--judge", "agent.py:share", "--set", "task.selector=difficulty")
 
 
+@pytest.mark.whole
 def test_a_resumed_run_selects_tasks_by_difficulty_as_an_uninterrupted_one(project) -> None:
     project.ajet("run", "job.yaml", "--set", "run.dir=selected", *BY_DIFFICULTY)
     project.ajet("run", "job.yaml", "--set", "run.dir=part", "--steps", "3", *BY_DIFFICULTY)
@@ -195,6 +196,7 @@ def test_twenty_killed_asynchronous_runs_train_each_episode_once(project) -> Non
     check_asynchronous_kills(project, 20)
 
 
+@pytest.mark.whole
 def test_asynchronous_runs_sample_beside_the_update_at_most_one_version_behind(project) -> None:
     project.ajet(
         "run", "job.yaml", "--set", "run.dir=beside", "--set", "train.max_staleness=1", *ASYNCHRONOUS
@@ -205,6 +207,7 @@ def test_asynchronous_runs_sample_beside_the_update_at_most_one_version_behind(p
     assert staleness[0] == 0 and max(staleness) == 1
 
 
+@pytest.mark.kept
 def test_every_sampled_token_is_trained_once_and_rescoring_gives_its_logprob(project, whole) -> None:
     metrics = [m for m in live_lines(whole / METRICS) if m["type"] == "train"]
     assert [m["step"] for m in metrics] == list(range(1, STEPS + 1))
@@ -213,6 +216,7 @@ def test_every_sampled_token_is_trained_once_and_rescoring_gives_its_logprob(pro
         assert m["logprob_diff_max"] < 1e-3
 
 
+@pytest.mark.kept
 def test_constant_rewards_leave_every_weight_as_it_was(project, tiny_model) -> None:
     from safetensors.numpy import load_file
 
@@ -255,6 +259,7 @@ def test_ctrl_c_keeps_the_last_checkpoint_and_leaves_no_process(project) -> None
     assert checkpoints(run_dir) and not list((run_dir / "checkpoints").glob(".partial*"))
 
 
+@pytest.mark.whole
 def test_a_checkpoint_loads_in_transformers_and_evaluates_alone(project, whole) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

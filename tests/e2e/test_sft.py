@@ -28,6 +28,7 @@ def fine_tune(project: Any, model: Any, *arguments: str, code: int = 0) -> str:
     return project.ajet("sft", *flags, "--set", "backbone.local.threads=1", *arguments, code=code)
 
 
+@pytest.mark.kept
 def test_the_loss_falls_and_the_checkpoint_is_a_model_that_speaks_as_taught(project, tiny_model) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -71,6 +71,7 @@ def save_calling_model(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+@pytest.mark.kept
 @pytest.mark.parametrize("agent", AGENTS)
 def test_a_tool_loop_is_trained_in_one_timeline_and_passes_the_audit(
     agent: str, project: Any, capsys: pytest.CaptureFixture[str]

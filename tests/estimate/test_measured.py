@@ -154,6 +154,7 @@ FAST = [
 ]
 
 
+@pytest.mark.whole
 @thinned
 @pytest.mark.parametrize("way", FAST)
 @pytest.mark.parametrize("name", SHAPES)

@@ -51,6 +51,7 @@ def find(word: str, *, of: int = 0) -> Any:
     return next(found)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_every_errand_can_be_run_in_two_or_three_calls(split: str) -> None:
     kinds: Counter[str] = Counter()

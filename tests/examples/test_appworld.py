@@ -22,6 +22,8 @@ from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.tiny import save_tiny_model
 
+pytestmark = pytest.mark.whole
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STAND_IN = '''#!{python}
 """The requests of `appworld serve environment` that the service makes, with one errand: say the sum."""

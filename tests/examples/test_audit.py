@@ -102,6 +102,7 @@ def audit(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["unexplained"] == 0 and found["trained_tokens"] > 0
 
 
+@pytest.mark.whole
 @pytest.mark.e2e
 @pytest.mark.parametrize("job", fast({4}, list(JOBS)))
 def test_two_steps_of_an_example_pass_the_audit(

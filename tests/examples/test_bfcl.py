@@ -250,6 +250,7 @@ def test_the_benchmarks_600_questions_are_in_three_parts_and_the_checker_accepts
 # ------------------------------------------------------------------ the jobs
 
 
+@pytest.mark.whole
 @with_benchmark
 def test_the_agent_answers_and_is_judged_with_a_scripted_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Any, capsys: Any

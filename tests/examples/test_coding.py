@@ -109,6 +109,7 @@ def test_transcripts_show_what_the_agents_shell_prints(
     assert [m["content"] for m in messages[:2]] == [m["content"] for m in expected[:2]]
 
 
+@pytest.mark.whole
 @with_walls
 def test_every_bug_shows_in_the_test_and_is_gone_after_its_fix(example: Any, tmp_path: Path) -> None:
     recipe, repairs = example("recipe"), example("repairs")
@@ -121,6 +122,7 @@ def test_every_bug_shows_in_the_test_and_is_gone_after_its_fix(example: Any, tmp
     assert verdict(drawn[0], drawn[0].right_files, tmp_path) == 1.0
 
 
+@pytest.mark.whole
 @with_walls
 def test_neither_an_edited_test_nor_the_results_it_shows_nor_an_early_exit_is_a_repair(
     example: Any, tmp_path: Path

@@ -74,6 +74,7 @@ def assert_two_of_three_succeed(capsys: Any, *more: str) -> None:
     assert code == 0 and "3 run" in said and "0 failed" in said and "2 of 3 succeeded" in said, said
 
 
+@pytest.mark.whole
 @with_walls
 def test_a_copy_of_the_data_set_beside_the_job_is_read_in_place_of_the_hub(folder: Path, capsys: Any) -> None:
     data = folder / "openai" / "gsm8k"
@@ -87,6 +88,7 @@ def test_a_copy_of_the_data_set_beside_the_job_is_read_in_place_of_the_hub(folde
     assert_two_of_three_succeed(capsys)
 
 
+@pytest.mark.whole
 @with_walls
 def test_so_is_a_folder_of_json_lines_with_the_same_columns_and_what_is_trained_passes_the_audit(
     folder: Path, tokenizer: Any, capsys: Any

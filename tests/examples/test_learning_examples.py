@@ -46,6 +46,7 @@ def reader(name: str, **fields: Any) -> Any:
     return load_object(f"{EXAMPLES / name}/{job['task']['reader']['type']}", "task.reader.type")(**fields)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", fast({1, 2, 3, 5}, NAMES))  # the others import reasoning-gym, for seconds
 def test_tasks_are_reproducible_distinct_and_those_held_out_are_in_no_transcript(name: str) -> None:
     train, held = (list(reader(name, count=200, held_out=out).tasks()) for out in (False, True))
@@ -73,6 +74,7 @@ def recipe_name(name: str) -> str:
     return str(job["model"].partition(":")[2])
 
 
+@pytest.mark.whole
 @pytest.mark.e2e
 @pytest.mark.parametrize("name", fast({2}, NAMES))
 def test_the_agent_works_with_a_scripted_model(

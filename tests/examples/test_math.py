@@ -126,6 +126,7 @@ def test_faults_of_the_model_are_told_to_the_model(serve: Any) -> None:
     assert len(told) == 3 and all(text.startswith("error: ") for text in told)
 
 
+@pytest.mark.whole
 def test_it_runs_as_a_program(serve: Any) -> None:
     _, endpoint = serve(calls("2 + 3"), {"content": "5"})
     command = [sys.executable, str(FOLDER / "agent.py"), "2 + 3 ="]

@@ -77,6 +77,7 @@ def played(
     return list(bench(engine).run(run, lambda task, output: judge(tasks[task.id], output), tasks=len(tasks)))
 
 
+@pytest.mark.whole
 @with_walls
 def test_an_expert_solves_every_problem_through_the_agent_and_its_sandbox(
     example: Any, bench: Any, tokenizer: Any
@@ -95,6 +96,7 @@ def test_an_expert_solves_every_problem_through_the_agent_and_its_sandbox(
     assert [(e.failure, e.reward) for e in episodes] == [(None, 1.0)] * 12
 
 
+@pytest.mark.whole
 @with_walls
 def test_transcripts_are_the_tokens_of_the_agents_calls(example: Any, bench: Any, tokenizer: Any) -> None:
     """The recipe knows the tool's schema and computes what each program prints; here programs are run."""
@@ -155,6 +157,7 @@ def test_the_model_sees_what_its_program_prints_or_its_error(
     assert seen == [f"got {result}"]
 
 
+@pytest.mark.whole
 @with_walls
 @pytest.mark.parametrize(("said", "calls"), [(call("print(1)"), 4), (call("1").replace("code", "cod"), 1)])
 def test_a_fourth_program_or_an_invalid_call_is_no_answer(

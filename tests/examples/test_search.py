@@ -72,6 +72,7 @@ def value(report: str) -> str:
     return report.split(maxsplit=4)[-1]
 
 
+@pytest.mark.whole
 def test_an_expert_answers_through_both_agents_and_the_search(example: Any) -> None:
     tasks = [
         *example.world.Questions(count=6).tasks(),
@@ -93,6 +94,7 @@ def test_only_the_name_of_an_entity_finds_its_article(example: Any) -> None:
     assert agent.best(agent.encyclopedia, "").startswith("Title: ")
 
 
+@pytest.mark.whole
 def test_held_out_companies_are_in_no_training_task_and_no_transcript_answers_their_questions(
     example: Any,
 ) -> None:
@@ -150,6 +152,7 @@ def test_the_judge_model_reads_the_rubric_literally(
     assert met == tuple(judge_model.meets(c["text"], response, "a question", reference) for c in criteria)
 
 
+@pytest.mark.whole
 @pytest.mark.e2e
 def test_each_call_of_the_researcher_is_a_chat_of_its_own_and_every_chat_merges(
     command: Callable[..., str],

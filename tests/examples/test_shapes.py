@@ -58,6 +58,7 @@ def test_the_colour_cannot_be_told_from_the_overview() -> None:
     assert max(low for low, _ in greys.values()) < min(high for _, high in greys.values())
 
 
+@pytest.mark.whole
 def test_transcripts_train_the_assistants_tokens_and_have_the_pictures() -> None:
     recipe = StarterVision()
     tokenizer, _ = recipe.tokenizer(0)
@@ -74,6 +75,7 @@ def test_transcripts_train_the_assistants_tokens_and_have_the_pictures() -> None
     assert len(sample.images) == len({i for i in sample.token_ids.tolist() if i < 0})
 
 
+@pytest.mark.whole
 @pytest.mark.e2e
 def test_the_agent_works_with_a_scripted_model(command: Callable[..., str], tmp_path: Path) -> None:
     script = tmp_path / "answers.yaml"

@@ -105,6 +105,7 @@ def test_questions_are_reproducible_and_those_held_out_are_in_no_training_set(ex
     assert training.isdisjoint(task.query for task in held)
 
 
+@pytest.mark.whole
 def test_a_third_of_the_held_out_questions_have_wordings_that_training_never_shows(example: Any) -> None:
     held = read(example, count=90, held_out=True)
     assert 18 <= sum(task.id.startswith("new-") for task in held) <= 42
@@ -112,6 +113,7 @@ def test_a_third_of_the_held_out_questions_have_wordings_that_training_never_sho
     assert {q for q, _ in example.questions.KNOWN}.isdisjoint(q for q, _ in example.questions.NEW)
 
 
+@pytest.mark.whole
 def test_no_question_is_one_of_the_prompt_and_each_answer_is_one_value_that_the_question_does_not_give(
     example: Any,
 ) -> None:
@@ -160,6 +162,7 @@ def test_no_line_of_the_agent_knows_us() -> None:
         assert "ajet" not in (FOLDER / name).read_text().lower()
 
 
+@pytest.mark.whole
 def test_an_episode_of_the_agent_is_one_timeline_and_its_calls_are_bounded(
     example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Any, capsys: Any
 ) -> None:
@@ -186,6 +189,7 @@ def test_an_episode_of_the_agent_is_one_timeline_and_its_calls_are_bounded(
     assert "breaks: none" in said, said
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("job", ["job.yaml", "gpu.yaml"])
 def test_both_jobs_pass_the_checks_before_a_run(job: str, capsys: Any) -> None:
     assert run_program(["run", str(FOLDER / job), "--dry-run"]) == 0

@@ -155,6 +155,7 @@ def test_any_number_of_players_ends_a_game(example: Callable[[str], Any], player
 # ------------------------------------------------------------------ tasks, rewards, recipe
 
 
+@pytest.mark.whole
 def test_held_out_deals_are_in_no_training_task_and_no_transcript(example: Callable[[str], Any]) -> None:
     deals, recipe = example("deals"), example("recipe")
     train, held = (list(deals.Deals(count=60, held_out=out).tasks()) for out in (False, True))
@@ -185,6 +186,7 @@ def test_each_players_reward_is_its_sides_win(example: Callable[[str], Any], sid
     assert verdict.rewards == {f"{role}-{name}": float(role == "wolf") for name, role in ROLES.items()}
 
 
+@pytest.mark.whole
 def test_the_untrained_wolves_lose_games_that_wolves_who_lie_win(example: Callable[[str], Any]) -> None:
     scripted, recipe, deals = example("players"), example("recipe"), example("deals")
 
@@ -218,6 +220,7 @@ def expert(example: Callable[[str], Any], deals: list[dict[str, str]]) -> Callab
     return say
 
 
+@pytest.mark.whole
 def test_wolves_who_lie_win_through_the_real_agents_and_each_player_is_one_timeline(
     example: Callable[[str], Any], bench: Any, tokenizer: Any
 ) -> None:
@@ -243,6 +246,7 @@ def test_wolves_who_lie_win_through_the_real_agents_and_each_player_is_one_timel
     assert winners.count("wolves") >= 3
 
 
+@pytest.mark.whole
 @pytest.mark.e2e
 def test_check_shows_the_merging_of_each_player(command: Callable[..., str]) -> None:
     pytest.importorskip("agentscope.credential")

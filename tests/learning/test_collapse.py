@@ -102,6 +102,7 @@ def test_a_model_that_still_solves_validation_tasks_is_not_ruined(tmp_path: Path
     assert Ruins(steps).run(tmp_path / "other", validation=[0.2, 0.0]).ruined
 
 
+@pytest.mark.whole
 def test_healthy_runs_whose_rewards_are_rare_do_not_collapse() -> None:
     """The share of passes stays 0.03, in 4 groups of 8; most groups have equal rewards, and many steps only such groups."""
     collapsed = 0

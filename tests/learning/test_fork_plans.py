@@ -218,6 +218,7 @@ def lines(source: RolloutSource) -> list[dict[str, Any]]:
     return live_lines(source.recorder.dir / JOURNAL)
 
 
+@pytest.mark.whole
 def test_every_token_of_a_step_with_forks_of_forks_is_trained_once(make: Any) -> None:
     source = make()
     batch = run(source)
@@ -239,12 +240,14 @@ def test_every_token_of_a_step_with_forks_of_forks_is_trained_once(make: Any) ->
     assert int(sum(s.mask.sum() for s in batch.batch.samples)) == sampled
 
 
+@pytest.mark.whole
 def test_a_group_with_forks_costs_as_much_as_one_without(make: Any) -> None:
     plain, forked = run(make("plain", depth=0)), run(make("forked"))
     assert 0.7 < forked.metrics["tokens_sampled"] / plain.metrics["tokens_sampled"] <= 1.1
     assert forked.metrics["episodes"] > plain.metrics["episodes"] == 8
 
 
+@pytest.mark.whole
 def test_a_deterministic_step_with_forks_is_the_same_again(make: Any) -> None:
     one, other = (run(make(name, deterministic=True)) for name in "ab")
     assert [s.episode for s in one.batch.samples] == [s.episode for s in other.batch.samples]
@@ -253,6 +256,7 @@ def test_a_deterministic_step_with_forks_is_the_same_again(make: Any) -> None:
         assert np.array_equal(a.weights, b.weights)
 
 
+@pytest.mark.whole
 def test_a_resumed_step_reuses_its_roots_and_forks_them_again(make: Any) -> None:
     before = make("before")
     batch = run(before)
@@ -270,6 +274,7 @@ def test_a_resumed_step_reuses_its_roots_and_forks_them_again(make: Any) -> None
     assert not {r.key[0] for r in after.rollout.runner.answerer.engine.requests} & roots.keys()
 
 
+@pytest.mark.whole
 def test_forks_go_with_over_sampling_and_dynamic_sampling(make: Any) -> None:
     source = make(oversample=1.5, dynamic_sampling=2)
     batch = run(source)

@@ -29,6 +29,7 @@ def plugin(name: str) -> ModuleType:
     return import_module(project["entry-points"]["ajet"][name])
 
 
+@pytest.mark.whole
 def test_top_modules_import_nothing_heavy() -> None:
     # types.py of the core needs numpy, so what counts is what the plugins add to it.
     code = (

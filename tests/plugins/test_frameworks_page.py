@@ -77,6 +77,7 @@ def test_every_framework_with_a_plugin_has_its_section() -> None:
     assert set(sections()) == set(MODULES)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", fast({0, 1}, list(MODULES)))
 def test_the_unchanged_agent_runs_by_the_command_shown(
     name: str, here: tuple[Path, pytest.MonkeyPatch], capsys: pytest.CaptureFixture[str]
@@ -105,6 +106,7 @@ def test_the_install_line_names_what_is_there(name: str) -> None:
         importlib.metadata.version(distribution)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", fast({0}, [name for name in MODULES if name != "openai_sdk"]))
 def test_the_example_is_checked_as_its_readme_says(
     name: str, here: tuple[Path, pytest.MonkeyPatch], capsys: pytest.CaptureFixture[str]

@@ -65,6 +65,7 @@ def test_each_plugin_registers(here: Path, name: str) -> None:
         assert installed.cls.__doc__
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", fast({0}, TESTS))
 def test_each_test_passes(here: Path, name: str) -> None:
     command = [

@@ -8,6 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ajet.learning.collapse import train_again
 from ajet.reports.labels import ago
 from ajet.reports.progress import describe_ended
@@ -58,6 +60,7 @@ def test_without_verdicts_a_validation_is_its_reward(folder: Folder) -> None:
     assert "validation reward" in describe_run(folder.summary())
 
 
+@pytest.mark.whole
 def test_many_steps_are_thinned_evenly_with_first_last_and_validations(folder: Folder) -> None:
     recorder = RunRecorder(folder.dir)
     for step in range(1, 1001):

@@ -54,6 +54,7 @@ def test_plain_judges_run_at_once_in_threads(bench, engine) -> None:
     assert [e.failure for e in episodes] == [None] * 8
 
 
+@pytest.mark.whole
 def test_a_plain_judge_that_hangs_costs_its_own_episode_and_the_watchdog_says_so(bench, engine) -> None:
     release = threading.Event()
 
@@ -196,6 +197,7 @@ def test_a_blocking_call_in_an_async_judge_is_named(bench, engine) -> None:
     assert any("the judge of 1.0/t0/0 has blocked the event loop" in line for line in b.lines)
 
 
+@pytest.mark.whole
 def test_a_run_whose_loop_stays_blocked_ends_with_an_error_that_names_the_line(bench, engine) -> None:
     b = bench(engine)
     recorded: list[str] = []
@@ -217,6 +219,7 @@ def test_a_run_whose_loop_stays_blocked_ends_with_an_error_that_names_the_line(b
     assert sorted(recorded) == ["t0", "t2"], "what had ended is kept"
 
 
+@pytest.mark.whole
 def test_a_workflow_that_blocks_when_it_is_cancelled_is_named_and_ends_the_run_too(bench, engine) -> None:
     b = bench(engine)
     enough = asyncio.Event()
@@ -236,6 +239,7 @@ def test_a_workflow_that_blocks_when_it_is_cancelled_is_named_and_ends_the_run_t
     assert any("blocked the event loop" in line for line in b.lines)
 
 
+@pytest.mark.whole
 def test_native_code_that_holds_the_interpreters_lock_is_shown(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
@@ -259,6 +263,7 @@ def test_native_code_that_holds_the_interpreters_lock_is_shown(tmp_path: Path) -
         process.communicate()
 
 
+@pytest.mark.whole
 def test_a_blocking_client_that_is_answered_gets_on(bench, engine) -> None:
     sync: Any = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 
@@ -277,6 +282,7 @@ def test_a_blocking_client_that_is_answered_gets_on(bench, engine) -> None:
     assert episode.failure is None
 
 
+@pytest.mark.whole
 def test_a_workflow_that_swallows_its_cancellation_is_named_and_no_traceback_follows(
     bench, engine, capfd, monkeypatch
 ) -> None:

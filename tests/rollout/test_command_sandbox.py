@@ -62,6 +62,7 @@ def test_an_agent_in_a_sandbox_reaches_its_model_and_its_own_folders(run: Run) -
     assert len(episode.record.trained_calls) == 3 and not episode.missed
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not shutil.which("node"), reason="needs node")
 def test_a_program_of_node_runs_in_a_sandbox(run: Run, tmp_path: Path) -> None:
     (tmp_path / "agent.mjs").write_text(
@@ -95,6 +96,7 @@ def test_the_interpreter_of_a_script_is_in_the_sandbox(
     assert response(run("", command=[str(program)], read=[])) == "ok"
 
 
+@pytest.mark.whole
 def test_the_reference_answer_cannot_be_read_in_a_sandbox(run: Run, tmp_path: Path) -> None:
     begun = int(time.time()) - 1  # a search through all of Python's libraries would take seconds
     (tmp_path / "tasks.jsonl").write_text('{"query": "q", "answer": "the-answer-42"}')
@@ -163,6 +165,7 @@ def living(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("end", "failure"),
     fast(
@@ -182,6 +185,7 @@ def test_processes_that_leave_their_session_die_with_the_sandbox(
     assert living(MARK + mark) == []
 
 
+@pytest.mark.whole
 def test_processes_that_multiply_in_a_sandbox_are_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ajet.services.commands.process.MOST_PROCESSES", 30)
     code = (
@@ -195,6 +199,7 @@ def test_processes_that_multiply_in_a_sandbox_are_ended(run: Run, monkeypatch: p
     assert run(code).failure == "workflow:processes"
 
 
+@pytest.mark.kept
 def test_a_sandbox_gets_only_variables_that_cannot_be_secrets(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +221,7 @@ def test_a_sandbox_gets_only_variables_that_cannot_be_secrets(
     assert response(named) == ["secret", None]
 
 
+@pytest.mark.whole
 def test_commands_in_a_sandbox_cannot_write_the_program_s_reward(run: Run) -> None:
     code = (
         "ask('x'); told = 'honest'\n"
@@ -232,6 +238,7 @@ def test_a_program_in_a_sandbox_may_open_its_stderr_by_its_name(run: Run) -> Non
     assert episode.failure == "workflow:exit 3" and "stderr ends: 'told'" in episode.error
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("code", "settings", "cause"),
     [
@@ -245,6 +252,7 @@ def test_a_sandbox_with_too_much_memory_or_disk_is_ended(
     assert run(f"ask('x')\n{code}\ntime.sleep(60)", **settings).failure == f"workflow:{cause}"
 
 
+@pytest.mark.whole
 def test_a_sandbox_is_bounded_without_a_word_in_the_job(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ajet.services.commands.workflow.SANDBOX_BYTES", 100 << 20)
     code = "ask('x'); f = open('big', 'wb'); [f.write(bytes(1 << 20)) for _ in range(120)]; time.sleep(60)"

@@ -55,6 +55,7 @@ def response(episode: Episode) -> Any:
 # ------------------------------------------------------------------ what the program is given
 
 
+@pytest.mark.whole
 def test_placeholders_stand_for_the_episode_s_values(run: Run) -> None:
     episode = run(
         "told = [sys.argv[1:], os.environ['MINE'], os.getcwd(), os.environ['HOME']]\n"
@@ -74,6 +75,7 @@ def test_placeholders_stand_for_the_episode_s_values(run: Run) -> None:
     assert mine == f"{folder}:{home}"
 
 
+@pytest.mark.whole
 def test_python_is_the_one_that_runs_ajet_unless_the_job_sets_path(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +150,7 @@ def test_secrets_are_not_inherited_by_default(run: Run, monkeypatch: pytest.Monk
     )
 
 
+@pytest.mark.whole
 def test_only_the_variables_that_inherit_names_are_inherited(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +165,7 @@ def test_only_the_variables_that_inherit_names_are_inherited(
 # ------------------------------------------------------------------ folders
 
 
+@pytest.mark.whole
 def test_each_episode_has_a_folder_and_a_home_of_its_own_which_are_removed(run: Run) -> None:
     code = (
         "told = [os.getcwd(), os.environ['HOME'], os.environ['XDG_CONFIG_HOME'], os.listdir('.'), os.listdir(os.environ['HOME'])]\n"
@@ -174,6 +178,7 @@ def test_each_episode_has_a_folder_and_a_home_of_its_own_which_are_removed(run: 
     assert not any(Path(folder).exists() for folder in (*first[:2], *second[:2]))
 
 
+@pytest.mark.whole
 def test_a_workspace_is_a_copy_of_a_folder_that_the_task_may_name(run: Run, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / "repos" / name).mkdir(parents=True)
@@ -241,6 +246,7 @@ def test_a_program_that_catches_the_refusal_and_answers_has_still_reached_its_li
     assert run(code, calls=2).failure == "workflow:calls"
 
 
+@pytest.mark.whole
 def test_a_program_is_ended_at_its_own_time_limit_and_may_be_judged(run: Run) -> None:
     code = "ask('x'); open('partial.txt', 'w').write('half')\nimport time; time.sleep(600)"
 
@@ -264,6 +270,7 @@ def test_a_program_that_fails_before_its_first_call_is_not_judged_but_says_why(r
     assert episode.failure == "workflow:exit 2" and "no such option" in episode.error
 
 
+@pytest.mark.whole
 def test_a_failure_of_the_engine_is_never_judged(bench: Any, tokenizer: Any, tmp_path: Path) -> None:
     def broken(request: Any, prompt: str) -> str:
         raise RuntimeError("out of memory")
@@ -275,6 +282,7 @@ def test_a_failure_of_the_engine_is_never_judged(bench: Any, tokenizer: Any, tmp
     assert episode.failure == "engine" and "out of memory" in episode.error
 
 
+@pytest.mark.whole
 def test_a_program_with_too_many_processes_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ajet.services.commands.process.MOST_PROCESSES", 5)
     code = (
@@ -283,6 +291,7 @@ def test_a_program_with_too_many_processes_is_ended(run: Run, monkeypatch: pytes
     assert run(code).failure == "workflow:processes"
 
 
+@pytest.mark.whole
 def test_the_memory_of_all_its_processes_is_seen(run: Run) -> None:
     code = (
         "ask('x')\nimport time\nx = b'x' * (60 << 20)\n"
@@ -296,6 +305,7 @@ def test_the_memory_of_all_its_processes_is_seen(run: Run) -> None:
 # ------------------------------------------------------------------ what the judge gets
 
 
+@pytest.mark.whole
 def test_the_answer_may_be_a_file(run: Run) -> None:
     episode = run("ask('x'); print('noise'); open('out.md', 'w').write('two\\nlines')", answer="out.md")
     assert response(episode) == "two\nlines"
@@ -303,11 +313,13 @@ def test_the_answer_may_be_a_file(run: Run) -> None:
     assert episode.failure == "workflow:answer" and "the program wrote no file out.md" in episode.error
 
 
+@pytest.mark.whole
 def test_an_answer_is_not_read_through_a_link_that_leads_out(run: Run) -> None:
     episode = run("ask('x'); os.symlink('/etc/passwd', 'out.md')", answer="out.md")
     assert episode.failure == "workflow:answer"
 
 
+@pytest.mark.whole
 def test_the_judge_gets_collected_files_which_are_gone_afterwards(run: Run) -> None:
     seen: dict[str, Path] = {}
 
@@ -387,6 +399,7 @@ import time; time.sleep(0.2)
 LOOP_IN = 'P=$PPID; (while :; do echo "$LINE" > {to}; sleep 0.01; done) 2>/dev/null </dev/null &'
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "command",
     [
@@ -402,6 +415,7 @@ def test_what_a_program_runs_cannot_write_its_reward(run: Run, command: str) -> 
     assert (episode.failure, episode.output.reward, episode.output.response) == (None, 0.0, "honest")
 
 
+@pytest.mark.whole
 def test_a_whole_output_of_another_process_is_refused_with_the_remedy(run: Run) -> None:
     code = "ask('x'); os.system('echo \\'{\"reward\": 1.0}\\'')"
     episode = run(code)
@@ -409,6 +423,7 @@ def test_a_whole_output_of_another_process_is_refused_with_the_remedy(run: Run) 
     assert response(run("ask('x'); os.system('echo plain')")) == "plain"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("code", "cause"),
     fast(

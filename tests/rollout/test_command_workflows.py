@@ -167,6 +167,7 @@ def test_an_output_with_faults_names_them(line: str, said: str) -> None:
         read_answer(line)
 
 
+@pytest.mark.whole
 def test_endless_output_is_cut_and_only_its_last_line_counts(run: Run) -> None:
     episode = run("ask('x')\nfor _ in range(3000): print('x' * 10_000)\nprint('the end')")
     assert episode.output.response == "the end"
@@ -188,6 +189,7 @@ def test_its_key_is_in_the_environment_and_not_on_the_command_line(run: Run) -> 
     assert episode.output.response == "True True"
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not shutil.which("node"), reason="needs node")
 def test_a_command_of_another_language(run: Run, tmp_path: Path) -> None:
     (tmp_path / "agent.mjs").write_text(
@@ -261,6 +263,7 @@ def pids(folder: Path, seconds: float = PATIENCE) -> list[int]:
     raise AssertionError("the command wrote no pids")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("end", "failure"),
     fast(
@@ -281,6 +284,7 @@ def test_its_children_end_with_it(run: Run, tmp_path: Path, end: str, failure: s
     assert all(gone(pid) for pid in pids(tmp_path))
 
 
+@pytest.mark.whole
 def test_a_command_that_is_killed_leaves_no_call_and_no_child(run: Run, tmp_path: Path) -> None:
     import threading
 
@@ -295,6 +299,7 @@ def test_a_command_that_is_killed_leaves_no_call_and_no_child(run: Run, tmp_path
     assert all(gone(pid) for pid in pids(tmp_path))
 
 
+@pytest.mark.whole
 def test_a_cancelled_rollout_leaves_no_child(run: Run, tmp_path: Path, bench: Any, tokenizer: Any) -> None:
     (tmp_path / "agent.py").write_text(f"{ASK}\n{FAMILY}\ntime.sleep(600)")
     hook = load_plugins().manager.hook
@@ -322,6 +327,7 @@ def test_a_cancelled_rollout_leaves_no_child(run: Run, tmp_path: Path, bench: An
     assert all(gone(pid) for pid in pids(tmp_path))
 
 
+@pytest.mark.whole
 def test_a_daemon_that_leaves_its_session_does_not_hold_the_episode_up(run: Run, tmp_path: Path) -> None:
     episode = run(
         "ask('x')\nimport subprocess\n"

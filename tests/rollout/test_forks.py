@@ -367,6 +367,7 @@ def test_a_limit_of_tokens_counts_what_is_recalled(forked: Any) -> None:
     assert runs.fork(1).output.response == runs.parent.output.response
 
 
+@pytest.mark.whole
 def test_parallel_calls_are_found_by_their_requests_in_any_order(forked: Any) -> None:
     order = itertools.count()
 
@@ -429,6 +430,7 @@ print("done")
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("sees", "sandbox", "difference"),
     [

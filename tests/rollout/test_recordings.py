@@ -176,6 +176,7 @@ def project(tmp_path: Path, ajet: Program, monkeypatch: pytest.MonkeyPatch) -> I
 # ------------------------------------------------------------------ the same again
 
 
+@pytest.mark.whole
 def test_an_unchanged_agent_gives_the_recorded_episode_without_a_model(project: Project) -> None:
     project.record()
     replayed = project.replay()
@@ -243,6 +244,7 @@ def test_dates_may_differ_where_the_test_says_so(project: Project) -> None:
         project.replay(ignore=["("])
 
 
+@pytest.mark.whole
 def test_an_error_of_the_model_is_replayed_too(project: Project) -> None:
     project.write(
         "script.yaml",
@@ -362,6 +364,7 @@ def test_a_judges_stream_is_replayed_too(project: Project, httpserver: HTTPServe
     assert replayed.reward == 0.5 and not replayed.differences and len(httpserver.log) == 1
 
 
+@pytest.mark.whole
 def test_a_judges_calls_to_a_model_are_replayed_without_its_endpoint(
     project: Project, httpserver: HTTPServer
 ) -> None:
@@ -513,6 +516,7 @@ print(json.dumps({"response": said, "reward": 1.0}))
 """
 
 
+@pytest.mark.whole
 def test_a_program_in_any_language_is_replayed_through_the_gateway(project: Project) -> None:
     project.write("program.py", PROGRAM)
     project.task(id="b", query="2+2?")
@@ -537,6 +541,7 @@ graph = create_agent(model, [add], system_prompt="You add.")
 """
 
 
+@pytest.mark.whole
 def test_a_graph_of_langgraph_with_tools_is_replayed(project: Project) -> None:
     pytest.importorskip("langchain.agents")
     pytest.importorskip("ajet_langgraph")
@@ -557,6 +562,7 @@ def test_a_graph_of_langgraph_with_tools_is_replayed(project: Project) -> None:
 # ------------------------------------------------------------------ the command, and files of others
 
 
+@pytest.mark.whole
 def test_the_command_lists_what_differs_and_its_exit_code_says_so(project: Project) -> None:
     project.task({"id": "a", "query": "sum 2+2?"}, {"id": "b", "query": "sum 3+3?"})
     project.record(judge="agent.py:always")

@@ -66,6 +66,7 @@ def edit(folder: Path, old: str, new: str) -> None:
     forget_agent(folder)
 
 
+@pytest.mark.whole
 def test_the_commands_print_what_the_page_shows_and_the_test_fails_until_the_agent_is_fixed(
     example: Path, ajet: Program
 ) -> None:
@@ -84,6 +85,7 @@ def test_the_commands_print_what_the_page_shows_and_the_test_fails_until_the_age
     assert after.returncode == 0, after.stdout
 
 
+@pytest.mark.whole
 def test_another_request_prints_what_the_page_shows(example: Path, ajet: Program) -> None:
     assert ajet("run", "job.yaml", "--record", "failing.json").code == 0
     edit(example, "task.query", 'task.query + " Be brief."')

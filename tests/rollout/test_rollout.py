@@ -204,6 +204,7 @@ def test_a_blocking_workflow_is_left_behind_at_its_deadline(bench, tokenizer) ->
     assert episode.failure == "timeout" and time.monotonic() - started < 30
 
 
+@pytest.mark.whole
 def test_code_that_swallows_its_cancellation_is_left_behind(bench, tokenizer) -> None:
     async def stubborn(task: Any) -> None:
         with suppress(asyncio.CancelledError):  # by the deadline; then by the loop's end
@@ -276,6 +277,7 @@ def test_overflow_is_counted_and_not_retried(bench, tokenizer) -> None:
     assert episode.failure == "context_overflow" and len(made) == 1
 
 
+@pytest.mark.whole
 def test_the_watchdog_names_who_waits_for_whom(bench, tokenizer) -> None:
     b = bench(Waiting(tokenizer, echo, until=lambda: any("in engine" in line for line in b.lines)))
     b.run(asks_once, stall_warning=0.3)
@@ -315,6 +317,7 @@ def test_deterministic_batches_do_not_depend_on_how_fast_agents_are(bench, token
     assert rounds([0.0] * 18) == rounds([0.01 * (7 * i % 5) for i in range(18)])
 
 
+@pytest.mark.whole
 def test_deterministic_batching_does_not_wait_for_failed_episodes(bench, tokenizer) -> None:
     async def flaky(task: Any) -> str:
         if task.id in ("t1", "t3"):

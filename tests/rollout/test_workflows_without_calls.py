@@ -43,6 +43,7 @@ def run(tmp_path: Path, workflow: WorkflowPlugin) -> ajet.Run:
     )
 
 
+@pytest.mark.whole
 def test_a_workflow_that_calls_no_model_is_judged_all_the_same(tmp_path: Path) -> None:
     assert {episode.reward for episode in run(tmp_path, Solution()).episodes()} == {1.0}
 

@@ -57,6 +57,7 @@ def test_a_second_job_reuses_it_and_the_last_one_stops_it(home: Home) -> None:
     assert "another run's" in home.said[0] and "stopped" in home.said[-1]
 
 
+@pytest.mark.whole
 def test_jobs_that_start_at_once_share_one_service(home: Home) -> None:
     home.job(workflow="agent.py:run", run={"services": ["thing"]})
     jobs = [home.ajet("run", "job.yaml", "--set", f"run.dir=runs{i}") for i in range(2)]
@@ -67,6 +68,7 @@ def test_jobs_that_start_at_once_share_one_service(home: Home) -> None:
     assert ended(*home.pids())
 
 
+@pytest.mark.kept
 def test_after_a_killed_run_the_next_one_uses_and_stops_it(home: Home) -> None:
     home.job(workflow="agent.py:waits", run={"services": ["thing"]})
     killed = home.ajet("run", "job.yaml")
@@ -80,6 +82,7 @@ def test_after_a_killed_run_the_next_one_uses_and_stops_it(home: Home) -> None:
     assert not home.healthy() and ended(*home.pids())
 
 
+@pytest.mark.whole
 def test_what_a_killed_run_left_half_started_makes_way(home: Home) -> None:
     home.job("sleep", workflow="agent.py:waits", run={"services": ["thing"]})
     killed = home.ajet("run", "job.yaml")
@@ -96,6 +99,7 @@ def test_what_a_killed_run_left_half_started_makes_way(home: Home) -> None:
 # ------------------------------------------------------------------ what goes wrong
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("workflow", "background"),
     fast({3}, [("waits", False), ("waits", True), ("hangs", False), ("hangs", True)]),
@@ -120,6 +124,7 @@ def test_a_dying_service_fails_the_run_with_the_end_of_its_log(
     assert ended(*home.pids())
 
 
+@pytest.mark.whole
 def test_a_service_of_somebody_else_that_goes_fails_the_run_too(home: Home) -> None:
     process = home.serve()
     with (
@@ -165,6 +170,7 @@ def test_one_that_ends_before_it_is_healthy_is_an_error_with_its_log(home: Home)
         raise AssertionError
 
 
+@pytest.mark.whole
 def test_one_that_is_not_healthy_in_time_is_stopped(home: Home) -> None:
     command = ["sh", "-c", "echo serving; exec sleep 600"]
     layers = home.layers(service={"command": command, "start_timeout": "3s"})
@@ -175,6 +181,7 @@ def test_one_that_is_not_healthy_in_time_is_stopped(home: Home) -> None:
     assert ended(pid)
 
 
+@pytest.mark.whole
 def test_one_that_does_not_heed_its_end_is_killed(home: Home) -> None:
     stubborn = "import signal, runpy, sys; signal.signal(15, signal.SIG_IGN); sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0])"
     command = ["python", "-c", stubborn, "server.py", home.port]
@@ -219,6 +226,7 @@ def test_a_service_that_nobody_declares_is_an_error_that_lists_the_declared(home
 # ------------------------------------------------------------------ secrets
 
 
+@pytest.mark.whole
 def test_secrets_are_inherited_and_stand_on_no_command_line_nor_in_the_run_folder(home: Home) -> None:
     home.job(workflow="agent.py:waits", run={"services": ["thing"]}, service={"secrets": ["MY_TOKEN"]})
     run = home.ajet("run", "job.yaml")
@@ -236,6 +244,7 @@ def test_secrets_are_inherited_and_stand_on_no_command_line_nor_in_the_run_folde
         assert file.is_dir() or b"s3cret" not in file.read_bytes()
 
 
+@pytest.mark.whole
 def test_its_log_can_be_read_by_its_user_alone(home: Home) -> None:
     with with_services(home.layers(), ["thing"], home.say):
         log = Path(home.said[0].rpartition("log ")[2].rstrip(")"))

@@ -54,6 +54,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ajet: Program) -> Iter
     sys.modules.pop("guess_agent", None)
 
 
+@pytest.mark.whole
 def test_the_command_does_what_the_page_shows(here: Here) -> None:
     [(command, shown)] = re.findall(r"^\$ ajet (.*)\n((?:(?!```).*\n)*)", PAGE, re.MULTILINE)
     code, printed = here.ajet(*shlex.split(command))
@@ -62,6 +63,7 @@ def test_the_command_does_what_the_page_shows(here: Here) -> None:
     assert re.search(r"0 failed", printed)
 
 
+@pytest.mark.whole
 def test_run_services_says_the_same(here: Here) -> None:
     [key] = re.findall(r"`(run: \{services: .*?\})`", PAGE)
     with (here.path / "job.yaml").open("a") as job:

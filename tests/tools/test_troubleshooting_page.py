@@ -42,6 +42,7 @@ def test_the_messages_that_it_quotes_are_in_the_code(message: str) -> None:
     assert message in PAGE and message in SOURCE
 
 
+@pytest.mark.whole
 def test_the_page_of_errors_has_the_messages_of_the_core_and_of_plugins() -> None:
     found = {(m.folder, m.text) for m in errors.messages(ROOT)}
     assert ("job", "…: unknown key…. `ajet config explain` lists all keys.") in found

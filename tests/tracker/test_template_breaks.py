@@ -292,6 +292,7 @@ def test_a_call_without_text_has_an_empty_content_in_the_template(written: str) 
     assert script.record.exchanges[0].answer.message["content"] == "" and "None" not in seen(script, -1)
 
 
+@pytest.mark.whole
 def test_a_prefill_sent_back_apart_is_reported_and_sent_back_whole_continued() -> None:
     prefill = {"role": "assistant", "content": "It is"}
     for apart in (True, False):

@@ -133,6 +133,7 @@ def test_tokens_may_lie_anywhere_in_memory_and_stay_the_callers() -> None:
     assert node.ids().tolist() == [0, 2, 4, 6, 8]
 
 
+@pytest.mark.whole
 def test_memory_is_linear_in_unique_tokens() -> None:
     def size(turns: int) -> tuple[int, int]:
         tree = TokenTree()

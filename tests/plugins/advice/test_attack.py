@@ -17,6 +17,8 @@ from ajet.tracker.record import EpisodeRecord
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
 from ajet_advice.forecast.attack import Hole, attack
 
+pytestmark = pytest.mark.whole
+
 Judging = Callable[[Task, WorkflowOutput], Any]
 SUMS = [Task(f"t{i}", f"What is {i} + {i + 3}?", (), {"answer": str(2 * i + 3)}) for i in range(12)]
 

@@ -100,6 +100,7 @@ def forecast(folder: Folder, *options: str, episodes: int = 32) -> dict[str, Any
     return found
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("options", "cause"),
     [
@@ -127,6 +128,7 @@ def test_a_job_that_cannot_run_is_refused_as_by_ajet_run(folder: Folder) -> None
     assert refused.code == 2 and "learns nothing from a group of 1" in refused.err
 
 
+@pytest.mark.whole
 def test_tasks_that_are_always_solved_teach_nothing(folder: Folder) -> None:
     folder.write("tasks.jsonl", '{"id": "a", "query": "2 + 2?", "answer": "4"}\n')
     folder.write("answers.yaml", '- {say: "4"}\n')
@@ -134,6 +136,7 @@ def test_tasks_that_are_always_solved_teach_nothing(folder: Folder) -> None:
     assert cause["name"] == "saturated" and "harder tasks" in cause["remedy"]
 
 
+@pytest.mark.whole
 def test_figures_have_intervals_and_hold_for_what_the_episodes_come_from(folder: Folder) -> None:
     found = forecast(folder, "--judge", "judges.py:tossed", episodes=48)
     for name, truth in (("signal", {"2": 0.5, "4": 1 - 2 / 16}), ("pass_at", {"1": 0.5, "4": 15 / 16})):
@@ -163,6 +166,7 @@ def test_steps_that_were_trained_tell_how_fast_the_odds_rise(rise: float) -> Non
     assert seen[2] / seen[1] < blind[2] / blind[1], "and their interval is narrower"
 
 
+@pytest.mark.whole
 def test_a_probe_trains_and_is_thrown_away(folder: Folder) -> None:
     save_tiny_model(folder.path / "tiny", thinker())
     options = ("--model", "tiny", "--judge", "judges.py:tossed", "--episodes", "8", "--probe", "2", "--json")
@@ -231,11 +235,13 @@ def test_a_learning_rate_that_ruins_is_named(folder: Folder, rate: float, ruined
     assert bool(found) == named and (not found or (ruined in found[0] and f"{rate:g}" in found[0]))
 
 
+@pytest.mark.whole
 def test_a_judge_whose_files_are_gone_by_now_is_not_noisy(folder: Folder) -> None:
     found = forecast(folder, "--judge", "judges.py:with_files")
     assert found["causes"] == [] and found["judge"]["judged"] and found["judge"]["changed"] == 0
 
 
+@pytest.mark.whole
 def test_a_workflow_that_gives_its_own_reward_has_no_judge_to_attack(folder: Folder) -> None:
     folder.write(
         "own.py",
@@ -253,6 +259,7 @@ async def rewarded(task):
     assert found["holes"] is None and found["causes"] == []
 
 
+@pytest.mark.whole
 def test_a_judge_that_can_be_fooled_is_attacked_only_on_demand(folder: Folder) -> None:
     options = ("--judge", "judges.py:contains")
     assert forecast(folder, *options)["holes"] is None
@@ -261,6 +268,7 @@ def test_a_judge_that_can_be_fooled_is_attacked_only_on_demand(folder: Folder) -
     assert "exploitable judge" in {cause["name"] for cause in found["causes"]}
 
 
+@pytest.mark.whole
 def test_the_gradient_of_a_local_model_is_measured_and_its_page_says_what_it_means(folder: Folder) -> None:
     save_tiny_model(folder.path / "tiny", thinker())
     page = folder.ajet(
@@ -271,6 +279,7 @@ def test_the_gradient_of_a_local_model_is_measured_and_its_page_says_what_it_mea
     assert "Nothing was found that would keep this job from learning." in page.out
 
 
+@pytest.mark.whole
 def test_a_probe_that_ruins_the_model_is_a_cause_and_no_error(folder: Folder) -> None:
     save_tiny_model(folder.path / "tiny", thinker())
     options = ("--model", "tiny", "--judge", "judges.py:fades", "--episodes", "8", "--probe", "6", "--json")

@@ -242,6 +242,7 @@ def test_jobs_that_vllm_cannot_sample_for_are_not_planned_with_it(folder: Folder
     assert "backbone.local.engine: vllm cannot sample for this job, as its weights" in outcome.err
 
 
+@pytest.mark.whole
 def test_a_family_without_a_formula_is_described_by_the_backbone_and_its_states_count(folder: Folder) -> None:
     AutoConfig = pytest.importorskip("transformers").AutoConfig
     shape = {"hidden_size": 64, "num_hidden_layers": 4, "vocab_size": 1000, "max_position_embeddings": 4096}

@@ -43,6 +43,7 @@ def test_its_commands_run(command, ajet, tmp_path, monkeypatch) -> None:
         assert done.out in PAGE
 
 
+@pytest.mark.whole
 def test_its_table_is_what_the_script_writes() -> None:
     table = page("plugins/advice/QWEN3.md")
     assert tool("plan_table").with_table(table) == table, (

@@ -152,6 +152,7 @@ def test_equal_models_are_reported(data: DatasetConfig, url: str, caplog: pytest
     assert "no difference between good" in caplog.text
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_judge_of_tokens_prefers_the_frugal_model(data: DatasetConfig, url: str, stream: bool) -> None:
     good, bad = (chat_model(url, name, stream=stream) for name in ("good", "bad"))
@@ -180,6 +181,7 @@ def test_a_model_without_usage_is_an_error_for_the_judge_of_tokens(data: Dataset
         select(data, models, judge_func=avg_token_consumption_judge, workflow_func=silent)
 
 
+@pytest.mark.whole
 def test_a_broken_model_never_wins(data: DatasetConfig, url: str, caplog: pytest.LogCaptureFixture) -> None:
     broken, bad, good = (chat_model(url, name) for name in ("broken", "bad", "good"))
     best, metrics = select(data, [broken, bad, good])

@@ -109,6 +109,7 @@ def chat(span: Any, attribute: str) -> list[tuple[str, list[tuple[str, Any]]]]:
 # ------------------------------------------------------------------ what arrives
 
 
+@pytest.mark.whole
 def test_the_run_is_registered_then_its_episodes_arrive_then_it_is_done(
     run: Any,
     studio: Studio,
@@ -148,6 +149,7 @@ def test_a_trace_is_an_episode_with_its_calls_and_tools_in_order(run: Any, studi
         assert tool.end_time_unix_nano <= second.start_time_unix_nano
 
 
+@pytest.mark.whole
 def test_chats_have_their_messages_and_tokens_and_tools_their_result(run: Any, studio: Studio) -> None:
     run(studio.url)
     root, first, tool, second = studio.traces[0]
@@ -178,6 +180,7 @@ def test_chats_have_their_messages_and_tokens_and_tools_their_result(run: Any, s
     assert facts["gen_ai.tool.call.result"] == "42"
 
 
+@pytest.mark.whole
 def test_the_reward_is_an_evaluation_of_the_episode(run: Any, studio: Studio) -> None:
     run(studio.url)
     for root, *below in studio.traces:
@@ -189,6 +192,7 @@ def test_the_reward_is_an_evaluation_of_the_episode(run: Any, studio: Studio) ->
         assert (facts["ajet.phase"], facts["ajet.step"]) == ("train", 1)
 
 
+@pytest.mark.whole
 def test_an_agent_of_agentscope_has_its_name(run: Any, studio: Studio) -> None:
     require("agentscope.credential")
     run(studio.url, "agentscope")
@@ -233,6 +237,7 @@ def test_halves_of_characters_are_replaced(run: Any, studio: Studio) -> None:
     assert chat(call, "gen_ai.input.messages") == [("user", [("text", "half a character: ?")])]
 
 
+@pytest.mark.whole
 def test_a_large_episode_is_sent_in_several_requests(
     run: Any, studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +249,7 @@ def test_a_large_episode_is_sent_in_several_requests(
     ] * 4
 
 
+@pytest.mark.whole
 def test_a_resumed_run_keeps_its_id(run: Any, studio: Studio) -> None:
     result = run(studio.url)
     run(studio.url, resume=result.run_dir)
@@ -255,6 +261,7 @@ def test_a_resumed_run_keeps_its_id(run: Any, studio: Studio) -> None:
 # ------------------------------------------------------------------ when Studio does not answer
 
 
+@pytest.mark.whole
 def test_a_run_without_studio_says_so_once_and_counts_at_its_end(
     run: Any,
     training: Training,  # noqa: F811
@@ -289,6 +296,7 @@ def test_a_run_does_not_wait_for_a_studio_that_hangs(
         ended.set()
 
 
+@pytest.mark.whole
 def test_episodes_are_left_out_where_too_many_wait(
     run: Any,
     studio: Studio,
@@ -302,6 +310,7 @@ def test_episodes_are_left_out_where_too_many_wait(
     assert said(training) == [f"logger agentscope_studio: 3 of 4 episodes were not sent to {studio.url}"]
 
 
+@pytest.mark.whole
 def test_what_studio_refuses_is_counted_and_the_rest_arrives(
     run: Any,
     studio: Studio,
@@ -321,6 +330,7 @@ def test_what_studio_refuses_is_counted_and_the_rest_arrives(
     assert "1 of 4 episodes were not sent" in counted
 
 
+@pytest.mark.whole
 def test_a_studio_that_starts_during_the_run_receives_the_run_first(run: Any, studio: Studio) -> None:
     asked: list[str] = []
 
@@ -337,6 +347,7 @@ def test_a_studio_that_starts_during_the_run_receives_the_run_first(run: Any, st
 # ------------------------------------------------------------------ the logger itself
 
 
+@pytest.mark.whole
 def test_the_page_has_a_job_that_runs_and_every_key(
     run: Any,
     studio: Studio,
@@ -366,6 +377,7 @@ def test_an_address_that_is_not_one_is_refused(run: Any, url: str) -> None:
         run(url)
 
 
+@pytest.mark.whole
 def test_importing_the_plugin_imports_no_protobuf(tmp_path: Path) -> None:
     import subprocess
     import sys

@@ -30,6 +30,8 @@ from ajet_trinity_files.files import training_file
 
 from .test_tune import RECORDS, ask, judge
 
+pytestmark = pytest.mark.whole
+
 Tune = Callable[..., TunedModel]
 seen: list[dict[str, Any]] = []
 

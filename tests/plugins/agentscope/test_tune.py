@@ -144,6 +144,7 @@ def test_a_judge_takes_task_and_response_and_the_error_is_a_value_error_as_in_ag
         check_judge_function(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.whole
 def test_closures_get_the_raw_record_and_are_judged(tuned: Tune) -> None:
     seen: list[dict[str, Any]] = []
 
@@ -163,6 +164,7 @@ def test_a_judge_can_be_sent_to_other_processes() -> None:
     assert pickle.loads(pickle.dumps(made)) == made
 
 
+@pytest.mark.whole
 def test_without_a_judge_the_workflows_own_reward_counts(tuned: Tune) -> None:
     async def rewarded(task: dict[str, Any], model: Any) -> WorkflowOutput:
         return WorkflowOutput(response=await ask(task["question"]), reward=0.5)
@@ -170,6 +172,7 @@ def test_without_a_judge_the_workflows_own_reward_counts(tuned: Tune) -> None:
     assert tuned(workflow_func=rewarded, judge_func=None).metrics[0]["reward"] == 0.5
 
 
+@pytest.mark.whole
 def test_classes_of_agentscope_1_are_accepted_and_only_what_is_set_counts(tuned: Tune) -> None:
     class AgentScopes(BaseModel):
         path: str
@@ -186,6 +189,7 @@ def test_classes_of_agentscope_1_are_accepted_and_only_what_is_set_counts(tuned:
 # ------------------------------------------------------------------ each field
 
 
+@pytest.mark.whole
 def test_the_fields_of_the_algorithm(tuned: Tune) -> None:
     fields = {
         "algorithm_type": "rloo",
@@ -205,6 +209,7 @@ def test_the_fields_of_the_algorithm(tuned: Tune) -> None:
     assert found.before["episodes"] == found.after["episodes"] == 4
 
 
+@pytest.mark.whole
 def test_epochs_and_steps_of_the_data(tuned: Tune) -> None:
     epochs = tuned(train={"total_steps": None, "total_epochs": 2}, algorithm={"batch_size": 5})
     assert len(epochs.metrics) == 2  # 2 times 4 records, 5 a step
@@ -238,6 +243,7 @@ def test_a_preview_prints_the_first_records(folder: Path, capsys: pytest.Capture
     assert capsys.readouterr().out == '[\n  {\n    "word": "süß"\n  }\n]\n'
 
 
+@pytest.mark.whole
 def test_lengths_and_temperature_of_the_model(tuned: Tune) -> None:
     found = tuned(model={"max_tokens": 5, "temperature": 0.5}, algorithm={"group_size": 8})
     lines = [line for e in found.episodes(step=1) for line in e.timelines]
@@ -249,6 +255,7 @@ def test_lengths_and_temperature_of_the_model(tuned: Tune) -> None:
     assert max(len(line.token_ids) for e in short.episodes(step=1) for line in e.timelines) == prompt + 3
 
 
+@pytest.mark.whole
 def test_thinking_is_the_chat_templates_variable(tuned: Tune) -> None:
     for thinks in (True, False):
         found = tuned(model={"enable_thinking": thinks})
@@ -283,6 +290,7 @@ def test_engines_are_for_verl() -> None:
     assert not [key for key in keys_of({}, "verl") if key.startswith("backbone.")]
 
 
+@pytest.mark.whole
 def test_engines_and_gpus_warn_where_they_have_no_meaning(
     tuned: Tune, tiny: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -333,6 +341,7 @@ def test_an_algorithm_that_is_missing_is_refused_with_the_nearest_one(name: str)
     assert all(algorithm(nearest) for _, nearest in OTHERS.values())
 
 
+@pytest.mark.whole
 def test_fields_lie_over_the_job_file_and_their_defaults_below_it(tuned: Tune, folder: Path) -> None:
     (folder / "job.yaml").write_text(
         "rollout: {group_size: 3}\ntrain: {batch_size: 1, keep_last: 7}\nrun: {dir: elsewhere}\n"
@@ -347,6 +356,7 @@ def test_fields_lie_over_the_job_file_and_their_defaults_below_it(tuned: Tune, f
 # ------------------------------------------------------------------ auxiliary models
 
 
+@pytest.mark.whole
 def test_auxiliary_models_answer_workflow_and_judge_and_are_not_trained(
     tuned: Tune, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +417,7 @@ def test_what_an_auxiliary_model_cannot_have_is_refused(
 # ------------------------------------------------------------------ the folder
 
 
+@pytest.mark.whole
 def test_the_folder_has_agentscopes_layout_and_nothing_twice(tuned: Tune, folder: Path) -> None:
     found = tuned(project_name="P", experiment_name="E", algorithm={"save_interval_steps": 1})
     experiment = folder / "checkpoints" / "P" / "E"
@@ -428,12 +439,14 @@ def test_a_monitor_gets_the_name_of_the_project(folder: Path, monitor: str, fiel
     assert loggers_of(None, "P", folder, job_layers(None)) == [layout]
 
 
+@pytest.mark.whole
 def test_an_experiment_without_a_name_has_the_time_in_it(tuned: Tune, folder: Path) -> None:
     first, second = tuned().experiment, tuned().experiment
     assert first.parent == second.parent == folder / "checkpoints" / "AgentScope"
     assert first != second and first.name.startswith("Experiment-20")
 
 
+@pytest.mark.whole
 def test_an_experiment_that_exists_is_resumed_or_refused(tuned: Tune) -> None:
     first = tuned(experiment_name="E", resume=True)  # begins
     said = error_of(lambda: tuned(experiment_name="E"))
@@ -470,6 +483,7 @@ async def asks_for_another_column(task: Any, model: Any) -> Any:
     return WorkflowOutput(response=await ask(task["query"]))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -46,6 +46,7 @@ def good(found: Any) -> dict[str, int]:
     return excluded
 
 
+@pytest.mark.whole
 def test_tool_loops_broken_histories_several_answers_and_agents_are_explained(runs: Runs) -> None:
     found = audited(runs.run(epochs=2, mini_batches=2))
     assert good(found) == {} and found.trained
@@ -75,6 +76,7 @@ def test_text_after_a_call_stays_where_it_was_sampled(runs: Runs) -> None:
     assert len(audited(folder).faults) == 8, "the prompts that continue an answer"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda x: x.name)
 def test_advantages_and_weights_are_those_of_each_algorithm(runs: Runs, algorithm: Any) -> None:
     found = audited(runs.run(algorithm=algorithm, steps=1, mini_batches=2, rollout={"group_size": 4}))
@@ -86,6 +88,7 @@ def test_a_group_with_equal_rewards_has_no_credit(runs: Runs) -> None:
     assert good(found) == {"no_credit": found.sampled} and not found.trained
 
 
+@pytest.mark.kept
 def test_two_targets_of_which_one_is_trained(runs: Runs) -> None:
     targets = {"solver": {"agents": ["solver"]}, "others": {"agents": ["*"]}}
     assert "frozen" not in good(audited(runs.run(name="both", steps=1, target_keys=targets)))
@@ -107,6 +110,7 @@ def test_failed_episodes_and_retried_attempts_are_named(runs: Runs) -> None:
     assert excluded["failed"] and excluded["retried_attempts"]
 
 
+@pytest.mark.whole
 def test_groups_that_were_not_needed_or_replaced_are_named(runs: Runs) -> None:
     async def slow_ones(task: Task) -> str:
         return await once(task)
@@ -126,6 +130,7 @@ async def titled(task: Task) -> str:
     return str((await ask([{"role": "user", "content": task.query}], tools=[TOOL])).content)
 
 
+@pytest.mark.whole
 def test_side_calls_are_excluded_by_their_rule_and_marked_in_the_journal(runs: Runs) -> None:
     folder = runs.run(titled, rollout={"side_calls": "answer"})
     assert good(audited(folder))["side_calls"] > 0
@@ -137,6 +142,7 @@ def test_side_calls_are_excluded_by_their_rule_and_marked_in_the_journal(runs: R
     )
 
 
+@pytest.mark.whole
 def test_filters_and_limits_are_named(runs: Runs) -> None:
     found = audited(runs.run(filters=[OverLong(max_tokens=60), DiscardedAttempts()], max_timelines=1))
     excluded = good(found)
@@ -153,6 +159,7 @@ async def summed_up(task: Task) -> str:
     return str((await ask([chat[0], quoted])).content)
 
 
+@pytest.mark.whole
 def test_answers_that_no_later_call_used_are_named_and_trained_unless_a_filter_leaves_them_out(
     runs: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,10 +176,12 @@ def test_answers_that_no_later_call_used_are_named_and_trained_unless_a_filter_l
     assert good(filtered)["unused_branches"] == found.unused_tokens and filtered.unused == {}
 
 
+@pytest.mark.whole
 def test_an_asynchronous_run_with_stale_episodes_is_explained(runs: Runs) -> None:
     good(audited(runs.run(asynchronous=True, max_staleness=1, steps=3)))
 
 
+@pytest.mark.whole
 def test_a_resumed_run_counts_the_steps_that_its_weights_contain(runs: Runs) -> None:
     folder = runs.run(once, judged, steps=3)
     runs.run(once, judged, steps=4, first_step=3)

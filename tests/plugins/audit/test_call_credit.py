@@ -18,6 +18,8 @@ from tests.plugins.audit.conftest import Runs, audited
 from tests.plugins.audit.test_forks import FORKED, steady, varied
 from tests.tiers import thinned
 
+pytestmark = pytest.mark.whole
+
 
 def by_call(task: Task, output: Any, episode: Any) -> ajet.JudgeOutput:
     """Every second call has a reward, and members differ."""

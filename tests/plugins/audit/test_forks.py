@@ -6,8 +6,12 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from ajet.types import Task
 from tests.plugins.audit.conftest import TOOL, Runs, ask, audited
+
+pytestmark = pytest.mark.whole
 
 FORKED: Any = {"group_size": 4, "fork": {"roots": 2, "depth": 2}}
 

@@ -85,6 +85,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left: None) 
     return tmp_path
 
 
+@pytest.mark.kept
 def test_the_librarys_reward_is_the_episodes_and_its_calls_are_the_episodes_calls(folder: Path) -> None:
     episodes = check(folder, "", [{"when": "2 + 2", "say": "It is 4."}, {"say": "It is 7."}])
     assert [episode.failure for episode in episodes] == [None] * 3
@@ -93,6 +94,7 @@ def test_the_librarys_reward_is_the_episodes_and_its_calls_are_the_episodes_call
     assert [episode.calls for episode in episodes] == [1, 1, 1]
 
 
+@pytest.mark.whole
 def test_it_keeps_to_the_contract_of_workflows(check_workflow: Any, nothing_left: None) -> None:
     check_workflow(LibraryWorkflow(), tasks=[task("", 1), task("", 2)], answer="4")
 
@@ -110,6 +112,7 @@ def test_after_200_cancelled_episodes_no_process_socket_or_folder_is_left(
     )
 
 
+@pytest.mark.whole
 def test_a_program_is_used_for_further_episodes(nothing_left: None) -> None:
     async def pids() -> set[str]:
         found = set()
@@ -142,10 +145,12 @@ def hostile(what: str, count: int) -> list[Any]:
     return asyncio.run(run())
 
 
+@pytest.mark.whole
 def test_what_an_environment_runs_cannot_answer_in_its_place(nothing_left: None) -> None:
     assert hostile("child", 3) == ["honest 0", "honest 1", "honest 2"]
 
 
+@pytest.mark.whole
 def test_a_program_that_sends_another_line_is_ended_and_shifts_no_later_reward(
     nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +158,7 @@ def test_a_program_that_sends_another_line_is_ended_and_shifts_no_later_reward(
     assert hostile("here", 3) == ["forged", "honest 1", "honest 2"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "what, cause, said",
     [
@@ -172,6 +178,7 @@ def test_an_episode_without_a_valid_reward_has_failed_and_does_not_count_as_zero
     assert pytest.raises(AssertionError, match=said).matches(AssertionError(episode.error))
 
 
+@pytest.mark.whole
 def test_what_an_environment_asks_a_model_for_its_reward_is_answered_by_a_frozen_target_and_not_trained(
     folder: Path,
 ) -> None:
@@ -185,6 +192,7 @@ def test_what_an_environment_asks_a_model_for_its_reward_is_answered_by_a_frozen
     assert episode.calls == 2 and "It is 8." in timeline.text and "6 is right" not in timeline.text
 
 
+@pytest.mark.whole
 def test_a_judge_that_is_trained_is_refused(folder: Path) -> None:
     workflow = {"type": "library", "judge": "main"}
     given: Any = {"first": 1, "targets": {"main": {}}, "workflow": workflow}
@@ -192,6 +200,7 @@ def test_a_judge_that_is_trained_is_refused(folder: Path) -> None:
     assert episode.failure == "workflow:judge" and "not a target with a frozen_model" in episode.error
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "fields, said",
     [

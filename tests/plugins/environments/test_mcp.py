@@ -81,6 +81,7 @@ def check(workflow: dict[str, Any], answers: list[Any], query: str = "12 + 30", 
     return episode
 
 
+@pytest.mark.kept
 def test_the_model_calls_the_tools_of_a_server_and_reads_what_they_say(sums: Path) -> None:
     episode = check({"tools": {"type": "mcp", "command": [sys.executable, str(sums)]}}, ADDS)
     assert (episode.failure, episode.reward, episode.calls) == (None, 1.0, 2)
@@ -101,6 +102,7 @@ async def run(task, tuner, tools):
 """
 
 
+@pytest.mark.whole
 def test_an_agent_of_the_users_gets_the_tools_that_the_job_names(sums: Path) -> None:
     sums.with_name("agent.py").write_text(AGENT)
     tools = {"type": "mcp", "command": ["python", sums.name]}
@@ -109,6 +111,7 @@ def test_an_agent_of_the_users_gets_the_tools_that_the_job_names(sums: Path) -> 
     assert len(episode.timelines) == 1 and episode.response == "said: It is 42."
 
 
+@pytest.mark.whole
 def test_servers_run_in_the_folder_of_the_job_wherever_ajet_is_started(
     sums: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,12 +139,14 @@ def test_an_agent_that_is_no_async_function_is_refused(agent: str, sums: Path) -
         ChatWorkflow(agent=f"{sums.with_name('agent.py')}:run")
 
 
+@pytest.mark.whole
 def test_two_servers_with_a_tool_of_one_name_are_refused(sums: Path) -> None:
     server = {"type": "mcp", "command": [sys.executable, str(sums)]}
     episode = check({"tools": [server, server]}, ADDS)
     assert episode.failure == "workflow:tools" and "two MCP servers have a tool 'add'" in episode.error
 
 
+@pytest.mark.whole
 def test_a_server_at_a_url_gives_its_tools_too(sums: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -168,6 +173,7 @@ def test_a_server_at_a_url_gives_its_tools_too(sums: Path) -> None:
     assert "terminat" in said.lower()  # the session, by the client
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "call, said",
     fast(
@@ -186,6 +192,7 @@ def test_what_is_wrong_with_a_call_is_for_the_model_to_read(
     assert (episode.failure, episode.response) == (None, "42")
 
 
+@pytest.mark.whole
 def test_a_server_that_does_not_start_fails_the_episode_in_one_line(sums: Path) -> None:
     broken = sums.with_name("broken.py")
     broken.write_text("raise SystemExit('no licence')")
@@ -194,6 +201,7 @@ def test_a_server_that_does_not_start_fails_the_episode_in_one_line(sums: Path) 
         assert episode.failure == "workflow:tools" and why in episode.error and "\n" not in episode.error
 
 
+@pytest.mark.whole
 def test_an_agent_of_ones_own_opens_the_tools_itself(sums: Path) -> None:
     calls = [("add", '{"a": 2, "b": 2}'), ("add", "[2, 2]"), ("add", "2 + 2"), ("subtract", "{}")]
 

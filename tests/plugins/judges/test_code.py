@@ -57,6 +57,7 @@ def test_one_that_fails_a_call_has_not_unless_a_part_counts() -> None:
     assert judge(source, CALLS, partial=True).reward == 0.5
 
 
+@pytest.mark.whole
 @with_walls
 def test_programs_that_read_and_write() -> None:
     assert judge("```python\nprint(2 * int(input()))\n```", DOUBLES).reward == 1.0
@@ -75,6 +76,7 @@ def left(folder: Path, tests: Any, **texts: str) -> Any:
     return Code(limits=PATIENT).judge(task, output, EpisodeView("e", "t1", 0, 0))
 
 
+@pytest.mark.whole
 @with_walls
 def test_collected_files_are_the_program(tmp_path: Path) -> None:
     main = "from src import farm\nprint(farm.area(int(input()), 2))"
@@ -151,6 +153,7 @@ def test_each_form_of_tests_is_run(of_forms: dict[str, list[float]], form: str) 
     assert of_forms[form] == [1.0, 0.0]
 
 
+@pytest.mark.whole
 @with_walls
 def test_a_method_of_solution_is_found_and_a_begun_function_is_continued() -> None:
     assert judge(METHOD, {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}).reward == 1.0
@@ -166,6 +169,7 @@ def test_add(a, b, c):
 """
 
 
+@pytest.mark.whole
 @with_walls
 def test_what_needs_pytest_is_run_by_it() -> None:
     room = Limits(seconds=60, cpu_seconds=20, memory=2048)
@@ -184,6 +188,7 @@ TALKS: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.kept
 @with_walls
 def test_inputs_and_outputs_in_their_forms() -> None:
     assert rewards(*(judged(program, tests) for tests, program in TALKS)) == [1.0] * len(TALKS)
@@ -199,6 +204,7 @@ PRINTING = [
 ]
 
 
+@pytest.mark.whole
 @with_walls
 def test_what_a_called_function_prints_is_not_its_result() -> None:
     tests = [{"call": f"f({x})", "result": x + 1} for x in (1, 2)]
@@ -212,6 +218,7 @@ FORGED = [
 ]
 
 
+@pytest.mark.whole
 @with_walls
 def test_a_program_does_not_write_its_own_result() -> None:
     called, asserted = [{"call": "add(1, 2)", "result": 3}], "assert add(1, 2) == 3"
@@ -219,6 +226,7 @@ def test_a_program_does_not_write_its_own_result() -> None:
     assert found == [0.0] * 2 * len(FORGED)
 
 
+@pytest.mark.whole
 @with_walls
 def test_tests_of_what_an_agent_should_have_left(tmp_path: Path) -> None:
     tests = "def test_area():\n    from {} import area\n    assert area(2) == 4\n"
@@ -269,12 +277,14 @@ def test_outputs_are_equal_up_to_the_tolerance(found: str, expected: str, same: 
     assert same_output(found, expected, 1e-6) is same
 
 
+@pytest.mark.whole
 @with_walls
 def test_the_tolerance_may_be_none() -> None:
     tests = [{"call": "add(.1, .2)", "result": 0.3}]
     assert [judge(ADD, tests, tolerance=t).reward for t in (1e-6, 0.0)] == [1.0, 0.0]
 
 
+@pytest.mark.whole
 @with_walls
 def test_texts_of_asserts() -> None:
     tests = "assert add(2, 3) == 5\ndef test():\n    assert add(1, 1) == 2\ntest()"
@@ -294,6 +304,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.whole
 @with_walls
 def test_what_does_not_solve_the_task_has_nothing() -> None:
     found = rewards(*(judged(source, CALLS, partial=True) for source in WRONG))
@@ -304,6 +315,7 @@ def test_what_does_not_solve_the_task_has_nothing() -> None:
     assert rewards(*(judged(source, asserted) for source in sources)) == [0.0] * len(sources)
 
 
+@pytest.mark.whole
 @with_walls
 @pytest.mark.parametrize("source", fast({1}, ENDLESS))
 def test_what_does_not_end_has_nothing(source: str) -> None:
@@ -311,12 +323,14 @@ def test_what_does_not_end_has_nothing(source: str) -> None:
     assert judge(source, "assert add(2, 3) == 5", limits=QUICK).reward == 0.0
 
 
+@pytest.mark.whole
 @with_walls
 def test_what_cannot_be_read_as_json_is_wrong_and_no_failure_of_the_judge() -> None:
     deep = "import os\nfor _ in range(2): print('[' * 100_000, flush=True)\nos._exit(0)"
     assert judge(deep, CALLS) == JudgeOutput(0.0, False, {"passed": 0.0})
 
 
+@pytest.mark.whole
 @with_walls
 def test_what_stopped_a_program_is_told() -> None:
     assert judge("import time\ntime.sleep(90)", CALLS, limits=QUICK).metrics == {

@@ -260,6 +260,7 @@ def test_plain_numbers_start_no_process_whether_right_or_wrong(monkeypatch: pyte
     assert time.process_time() - started < 2.0
 
 
+@pytest.mark.whole
 def test_an_expression_that_takes_for_ever_is_wrong_and_the_next_is_judged() -> None:
     async def run() -> list[float]:
         async with Math(seconds=3.0).open() as judge:
@@ -275,11 +276,13 @@ def test_an_expression_that_takes_for_ever_is_wrong_and_the_next_is_judged() -> 
     assert time.monotonic() - started < 100
 
 
+@pytest.mark.whole
 def test_whatever_a_model_writes_is_judged() -> None:
     responses = ["\\" * 3000, r"\boxed{" * 500, "$" * 3001, r"\frac{" * 400 + "$", "\x00\ud800$x$"]
     assert rewards([(r"\sqrt{2}", response) for response in responses]) == [False] * 5
 
 
+@pytest.mark.whole
 def test_a_question_that_is_cancelled_while_its_process_starts_leaves_no_answer_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -354,6 +357,7 @@ def test_the_end_of_a_long_answer_counts() -> None:
     ) == [True, False, True]
 
 
+@pytest.mark.whole
 def test_an_answer_that_takes_for_ever_does_not_hold_up_others() -> None:
     async def run() -> tuple[bool | None, bool]:
         judge = Symbolic(3600.0)

@@ -74,6 +74,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("title", "command", "shown"), runs(), ids=[f"{t}: {c[:20]}" for t, c, _ in runs()])
 def test_what_a_section_shows_happens(
     title: str, command: str, shown: str, here: Path, capsys: pytest.CaptureFixture[str]
@@ -149,6 +150,7 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_said_as_the_page_says(
     what: str, here: Path, capsys: pytest.CaptureFixture[str]

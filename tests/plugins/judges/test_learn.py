@@ -154,6 +154,7 @@ def check_rank(model: JudgeModel, rubric: Path, seed: int) -> None:
     assert sum(any(f in c.text for f in HIDDEN) for c in top) >= 2
 
 
+@pytest.mark.whole
 def test_twenty_labels_make_a_rubric_that_ranks_new_responses(model: JudgeModel, learned: Run) -> None:
     check_rank(model, learned.rubric, 0)
     assert "round 3: 4 new criteria, 20 in all" in learned.out
@@ -204,6 +205,7 @@ def test_the_rubric_can_be_edited_and_says_how_it_was_learned(
     assert judged(judge, response_of(["names a source"])).reward == 0.0
 
 
+@pytest.mark.whole
 def test_a_second_try_with_a_cache_asks_nothing_twice(learned: Run, tmp_path: Path) -> None:
     asked, again = len(learned.model.asked), tmp_path / "again"
     learn(learned.model, tmp_path, labelled(0, 20), *learned.again, "--output", str(again))
@@ -219,6 +221,7 @@ def test_who_proposes_never_sees_what_is_held_out(learned: Run) -> None:
     assert not any("An answer." in asked.orders for asked in learned.model.asked), "responses are data"
 
 
+@pytest.mark.whole
 def test_unwanted_properties_get_negative_weights(tmp_path: Path) -> None:
     def proposes_faults(asked: Asked) -> Any:
         said = literal(asked)

@@ -192,6 +192,7 @@ def test_sockets_on_their_way_through_another_socket_are_counted() -> None:
     assert ran.cause == "memory", ran
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("isolation", fast({1}, ["full", "limits"]))
 @linux
 def test_processor_time_of_children_that_nobody_waits_for_is_counted(isolation: str) -> None:
@@ -212,6 +213,7 @@ def test_processor_time_of_children_that_nobody_waits_for_is_counted(isolation: 
     assert ran.cause == "cpu", ran
 
 
+@pytest.mark.whole
 @with_walls
 def test_asyncio_threads_and_subprocesses_work_under_the_filter() -> None:
     source = (
@@ -225,6 +227,7 @@ def test_asyncio_threads_and_subprocesses_work_under_the_filter() -> None:
     assert (ran.cause, ran.stdout) == (None, "asyncio\nthread\n4096\n"), ran
 
 
+@pytest.mark.whole
 @with_walls
 def test_the_verdict_and_ajet_doctor_say_what_holds_the_limits() -> None:
     ran = run("pass")
@@ -232,6 +235,7 @@ def test_the_verdict_and_ajet_doctor_say_what_holds_the_limits() -> None:
     assert doctor()[1].endswith(f"limits held by {ran.mechanism}")
 
 
+@pytest.mark.whole
 @with_walls
 def test_no_cgroup_is_left_by_a_program_that_the_kernel_ended() -> None:
     ran = run(PROGRAMS["memory in sockets"].source, limits=PATIENT)
@@ -248,6 +252,7 @@ def test_nothing_is_left_behind(ends: Any, listener: tuple[int, list[Any]]) -> N
     assert not list(Path(tempfile.gettempdir()).glob(f"{MARK}*"))
 
 
+@pytest.mark.whole
 @with_walls
 def test_a_program_gets_its_input_and_gives_its_output() -> None:
     ran = run("import sys\nprint(input()[::-1])\nprint('so', file=sys.stderr)\nsys.exit(3)", input="abc\nd\n")
@@ -255,12 +260,14 @@ def test_a_program_gets_its_input_and_gives_its_output() -> None:
     assert not ran.ok and ran.describe() == "exit 3: so"
 
 
+@pytest.mark.whole
 @with_walls
 def test_files_beside_the_program_can_be_imported() -> None:
     ran = asyncio.run(run_python({"main.py": "import other; print(other.x)", "other.py": "x = 5"}))
     assert ran.stdout == "5\n"
 
 
+@pytest.mark.whole
 @with_walls
 def test_a_program_of_one_file_is_text_and_the_plugin_exports_what_a_tool_needs() -> None:
     from ajet_judges import Limits, run_python
@@ -271,6 +278,7 @@ def test_a_program_of_one_file_is_text_and_the_plugin_exports_what_a_tool_needs(
     assert ran.describe() == "stopped at its limit of output" and len(ran.stdout) == 1024
 
 
+@pytest.mark.whole
 @with_walls
 def test_packages_are_there_only_if_allowed() -> None:
     source = "import pydantic; print(pydantic.__name__)"
@@ -280,6 +288,7 @@ def test_packages_are_there_only_if_allowed() -> None:
     assert run(source, packages=True).stdout == "pydantic\n"
 
 
+@pytest.mark.kept
 @with_walls
 def test_many_run_at_once() -> None:
     async def all_of_them() -> list[Ran]:
@@ -321,6 +330,7 @@ def test_of_a_home_where_python_was_installed_only_its_folders_are_seen(tmp_path
     assert ran.ok and ran.stdout == "['bin', 'lib']\n", ran
 
 
+@pytest.mark.whole
 @with_walls
 def test_a_caller_that_is_killed_takes_the_program_with_it() -> None:
     code = (
@@ -394,6 +404,7 @@ def test_limits_alone_stop_what_they_can(name: str) -> None:
     assert not [p for p in Path("/proc").glob("[0-9]*/cwd") if MARK in _target(p)]
 
 
+@pytest.mark.whole
 @linux
 def test_a_program_that_ends_its_launcher_is_not_waited_for() -> None:
     """Without walls, and as the same user, it can: nobody is left who would stop it."""
@@ -446,6 +457,7 @@ def test_where_there_are_no_walls_it_is_said_why_and_what_to_do(
         run("print(1)")
 
 
+@pytest.mark.whole
 def test_ajet_doctor_says_what_this_machine_can_do() -> None:
     what, found, remedy = doctor()
     assert (what, remedy) == ("code sandbox", ""), "nobody but the judge `code` needs it"

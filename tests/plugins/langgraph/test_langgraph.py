@@ -230,6 +230,7 @@ def test_the_job_file_names_the_graph(tmp_path: Any) -> None:
     assert asyncio.run(workflow.fresh()(Task("t", "hi"), None)) == "done"  # type: ignore[arg-type]
 
 
+@pytest.mark.whole
 def test_a_refused_call_of_a_prebuilt_graph_is_not_on_a_line_of_this_plugin(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def test_adapters_of_a_bfloat16_model_are_float32(model):
     assert model(torch.arange(300, 310)[None]).logits.dtype == torch.bfloat16
 
 
+@pytest.mark.whole
 def test_each_adapter_moves_only_from_its_own_targets_tokens(model):
     start = base_weights(model)
     trainer = made(model, "solver", "critic")
@@ -129,6 +130,7 @@ def test_each_adapter_moves_only_from_its_own_targets_tokens(model):
     assert same(start, {k.replace(".base_layer", ""): v for k, v in base_weights(model).items()})
 
 
+@pytest.mark.whole
 def test_an_adapters_step_does_not_depend_on_the_others_samples(model):
     """Their gradients are clipped apart: the critic's is a hundred times the solver's."""
     found = []
@@ -143,6 +145,7 @@ def test_an_adapters_step_does_not_depend_on_the_others_samples(model):
     assert metrics["loss"] == pytest.approx((metrics["loss/solver"] + metrics["loss/critic"]) / 2)
 
 
+@pytest.mark.whole
 def test_a_frozen_adapter_keeps_its_bytes_and_still_answers(model, tokenizer, tmp_path):
     trainer = made(model, "solver", "critic", trained=["solver"])
     trainer.tokenizer = tokenizer
@@ -165,6 +168,7 @@ def test_a_frozen_adapter_keeps_its_bytes_and_still_answers(model, tokenizer, tm
         trainer.update(batch(sample("critic")))
 
 
+@pytest.mark.whole
 def test_a_non_finite_loss_of_one_adapter_spares_both(model):
     trainer = made(model, "solver", "critic")
     before = [weights(trainer.adapters, name) for name in ("solver", "critic")]
@@ -176,6 +180,7 @@ def test_a_non_finite_loss_of_one_adapter_spares_both(model):
     )
 
 
+@pytest.mark.whole
 def test_the_engine_answers_each_request_by_its_adapter_as_the_trainer_scores_it(model):
     trainer = made(model, "solver", "critic")
     for number, name in enumerate(("solver", "critic")):
@@ -210,6 +215,7 @@ def test_the_engine_answers_each_request_by_its_adapter_as_the_trainer_scores_it
 # --------------------------------------------------------------------------- reference, asynchronous runs
 
 
+@pytest.mark.whole
 def test_the_reference_is_the_model_without_an_adapter(model):
     class Recorded:
         def __call__(self, xp, tokens):
@@ -244,6 +250,7 @@ def test_a_twin_shares_the_base_and_nothing_else_until_it_is_published(model):
     assert same(weights(trainer.adapters, "solver"), weights(trainer.engine._adapters, "solver"))
 
 
+@pytest.mark.whole
 def test_sampling_beside_an_update_is_not_disturbed(model):
     """One thread trains the solver over and over while another samples as both targets."""
     trainer = made(model, "solver", "critic", engine_twin=True)
@@ -310,6 +317,7 @@ def logits(model, ids=IDS):
         return model(torch.as_tensor(ids, dtype=torch.long)[None]).logits
 
 
+@pytest.mark.whole
 def test_a_checkpoint_is_in_pefts_layout(folder, tmp_path):
     trainer = from_folder(folder, "solver", "critic")
     trainer.update(batch(sample("solver"), sample("critic", advantage=-1.0)))
@@ -323,6 +331,7 @@ def test_a_checkpoint_is_in_pefts_layout(folder, tmp_path):
     assert not (tmp_path / "saved/model.safetensors").exists()
 
 
+@pytest.mark.whole
 def test_training_goes_on_bit_exactly_after_a_checkpoint(folder, tmp_path):
     steps = [batch(sample("solver"), sample("critic", IDS[::-1])), batch(sample("solver", IDS[::-1]))]
     trainer = from_folder(folder, "solver", "critic")
@@ -342,6 +351,7 @@ def test_training_goes_on_bit_exactly_after_a_checkpoint(folder, tmp_path):
         from_folder(folder, "solver").load(tmp_path / "saved")
 
 
+@pytest.mark.whole
 def test_a_job_goes_on_from_the_adapters_of_a_checkpoint(folder, tmp_path):
     trainer = from_folder(folder, "solver", "critic")
     trainer.update(batch(sample("solver"), sample("critic", IDS[::-1])))
@@ -369,6 +379,7 @@ def test_an_adapter_of_named_modules_goes_on_where_the_job_names_them(folder, tm
     assert same_values(weights(further, "saved"), weights(adapters, "solver"))
 
 
+@pytest.mark.whole
 def test_an_engine_elsewhere_gets_the_adapters_alone(folder, tmp_path):
     learning, sampling = (from_folder(folder, "one", "two") for _ in range(2))
     learning.update(batch(sample("one"), sample("two")))
@@ -381,6 +392,7 @@ def test_an_engine_elsewhere_gets_the_adapters_alone(folder, tmp_path):
         assert not same(weights(sampling.adapters, name), old)
 
 
+@pytest.mark.whole
 def test_export_merges_an_adapter_into_a_whole_model(folder, tmp_path):
     trainer = from_folder(folder, "solver", "critic")
     for _ in range(5):
@@ -428,6 +440,7 @@ def with_those_of_a_checkpoint(folder, saved, *names):
     return LocalEnginePlugin(device="cpu").build(str(saved), 0, Silent())
 
 
+@pytest.mark.whole
 def test_a_target_is_answered_by_the_only_adapter_or_by_none_if_there_is_none(folder, tmp_path):
     engine = with_those_of_a_checkpoint(folder, tmp_path / "saved", "solver")
     assert adapter_of("policy", engine, named=False) == "solver"
@@ -435,6 +448,7 @@ def test_a_target_is_answered_by_the_only_adapter_or_by_none_if_there_is_none(fo
     assert adapter_of("policy", engine, named=False) is adapter_of("solver", engine, named=True) is None
 
 
+@pytest.mark.whole
 def test_of_several_adapters_a_target_is_answered_by_its_own_and_it_is_an_error_if_that_is_not_clear(
     folder, tmp_path
 ):

@@ -116,6 +116,7 @@ def test_a_small_model_stays_in_float32_and_says_nothing(on, model, tokenizer, t
     assert engine.model.dtype == torch.float32
 
 
+@pytest.mark.whole
 def test_a_deterministic_run_and_an_engine_alone_do_not_depend_on_a_measurement(
     on, model, tokenizer, tmp_path, monkeypatch, determinism
 ):
@@ -133,6 +134,7 @@ def test_a_deterministic_run_and_an_engine_alone_do_not_depend_on_a_measurement(
     assert types == {0.5: [same, same, other], 2.0: [same, same, same]}
 
 
+@pytest.mark.whole
 def test_a_model_in_bfloat16_trains_the_weights_that_it_samples_with_also_with_small_steps(
     on, model, tokenizer, tmp_path, monkeypatch
 ):
@@ -169,6 +171,7 @@ subprocess.run([sys.executable, "-c", load], check=True)
 """
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="libgomp shows what it has read")
 @pytest.mark.parametrize("given", fast({0}, [None, "ACTIVE"]))
 def test_threads_that_wait_sleep_in_this_process_and_those_that_it_starts_unless_the_user_says_otherwise(

@@ -153,6 +153,7 @@ def test_an_update_learns_from_the_advantages_that_the_critic_gave_before_it(tra
     assert metrics["optimizer_steps"] == 3
 
 
+@pytest.mark.whole
 def test_the_critic_learns_to_tell_good_from_bad(trainer):
     # Rewards follow from the third token, so a critic can know them.
     first = trainer.update(ppo_batch(rate=3e-3, algorithm=PPO(value_weight=1.0, value_clip=10.0)))
@@ -232,6 +233,7 @@ def folder(model, tokenizer, tmp_path):
     return tmp_path / "base"
 
 
+@pytest.mark.whole
 def test_each_adapter_has_a_critic_of_its_own(folder, tmp_path):
     trainer = from_folder(folder, {"values"}, "solver", "writer")
     of_solver = [replace(s, adapter="solver") for s in SAMPLES]
@@ -265,6 +267,7 @@ def dpo_batch(adapter=None):
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("adapters", [(), ("solver",)], ids=["all weights", "an adapter"])
 def test_the_reference_of_pairs_is_the_first_model_and_the_margin_grows_from_0(folder, adapters):
     trainer = from_folder(folder, {"reference", "pairs"}, *adapters)
@@ -276,6 +279,7 @@ def test_the_reference_of_pairs_is_the_first_model_and_the_margin_grows_from_0(f
     assert metrics[-1]["preference_margin"] > 0.1 and metrics[-1]["preference_accuracy"] == 1.0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("tokens", fast({0}, [1, 20, 1000]))
 def test_pairs_have_the_same_gradients_however_small_the_micro_batches(model, tokenizer, engine, tokens):
     reference = copy.deepcopy(model).requires_grad_(False)

@@ -158,6 +158,7 @@ def test_a_stop_string_in_the_engine(running, tokenizer):
     running(scenario)
 
 
+@pytest.mark.whole
 def test_without_max_tokens_the_context_is_the_limit(running):
     async def scenario(engine):
         got = await engine.generate(request(PROMPTS[0], seed=1, max_tokens=None))
@@ -208,6 +209,7 @@ def test_tokens_carry_the_weight_version_they_were_sampled_under(running):
     running(scenario)
 
 
+@pytest.mark.whole
 def test_loaded_weights_answer_also_the_calls_in_progress(running, model):
     new = {name: tensor * 1.3 for name, tensor in model.state_dict().items()}
 
@@ -356,6 +358,7 @@ def test_close_fails_what_is_open_and_generate_afterwards_says_so(engine):
     asyncio.run(main())
 
 
+@pytest.mark.whole
 def test_draws_follow_the_distribution():
     logits = torch.log(torch.tensor([0.5, 0.25, 0.15, 0.1]))
     sampler = Sampler(Sampling(seed=0))

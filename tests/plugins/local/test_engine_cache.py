@@ -104,6 +104,7 @@ def sliding(**changes):
     return Qwen2Config(use_sliding_window=True, max_window_layers=1, sliding_window=8, **changes)
 
 
+@pytest.mark.kept
 @pytest.mark.parametrize("config_class", [Qwen2Config, Qwen3Config, LlamaConfig, sliding])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @thinned
@@ -130,6 +131,7 @@ def test_groups_and_conversations_sample_what_a_plain_pass_says(config_class, te
     run(LocalEngine(model, None), scenario)
 
 
+@pytest.mark.whole
 def test_24_conversations_of_6_turns_compute_each_token_once(model):
     counts = counted(model)
     sequences = {}
@@ -168,6 +170,7 @@ def test_members_of_a_group_compute_their_prompt_once_whether_together_or_later(
     run(LocalEngine(model, None), scenario)
 
 
+@pytest.mark.whole
 def test_a_long_conversation_stays_a_handful_of_nodes_and_can_be_left_anywhere(model):
     counts = counted(model)
 
@@ -193,6 +196,7 @@ async def first_token(engine, asked):
         return
 
 
+@pytest.mark.whole
 def test_what_is_sampled_beside_a_prompt_that_begins_alike_is_not_kept_below_it(model):
     """The other prompt holds what this completion samples, and is not computed yet when it ends."""
     asked = request(prompt(1, 40), max_tokens=12, temperature=0.0)
@@ -320,6 +324,7 @@ def test_requests_in_flight_go_on_under_published_weights(model):
     run(LocalEngine(model, None), scenario)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kib", fast({0, 1}, [1, 100, 1024]))
 def test_little_memory_changes_what_is_computed_but_not_what_is_sampled(model, kib):
     """A token takes 256 bytes here. What does not fit is evicted, waits, or is computed anew."""

@@ -71,6 +71,7 @@ def logprobs_of(model, ids):
     return torch.log_softmax(logits, -1).gather(1, tokens[1:, None])[:, 0]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", FAST)
 def test_groups_forks_and_conversations_are_sampled_as_a_pass_in_float64_says(kind):
     model = tiny(kind)
@@ -106,6 +107,7 @@ def test_groups_forks_and_conversations_are_sampled_as_a_pass_in_float64_says(ki
     asyncio.run(main())
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("form", ["rows", "trees"])
 @pytest.mark.parametrize("kind", FAST)
 def test_rows_and_trees_give_the_gradients_of_one_pass_for_each_sample(kind, form):

@@ -84,6 +84,7 @@ def built(folder: Path, seed: int = 0, progress: Any = None) -> dict[str, bytes]
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.whole
 def test_it_learns_what_its_chats_say_and_lists_their_tasks(tmp_path: Path) -> None:
     progress = Stages()
     files = built(tmp_path / "model", progress=progress)
@@ -147,6 +148,7 @@ def test_frozen_layers_and_the_embeddings_keep_their_weights(
     assert changed and all(name.startswith(("model.layers.1.", "model.norm.")) for name in changed)
 
 
+@pytest.mark.whole
 def test_another_base_model_is_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
     class Other(Base):
         word: ClassVar[str] = "other"

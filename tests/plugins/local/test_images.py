@@ -258,6 +258,7 @@ def test_a_placeholder_without_its_image_is_an_error_in_one_line() -> None:
         trained_tokens(model, [replace(sample, images=())])
 
 
+@pytest.mark.whole
 def test_a_saved_model_sees_again_and_one_without_its_processor_reads_text(tmp_path: Path) -> None:
     model = model_of("qwen2_5_vl")
     seeing = vision("qwen2_5_vl")

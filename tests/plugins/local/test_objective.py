@@ -95,6 +95,7 @@ def test_scores_are_the_engines(trainer, engine):
         assert np.isnan(found[~one.mask]).all()
 
 
+@pytest.mark.whole
 def test_the_logprobs_before_stay_those_of_the_first_step_in_every_mini_batch(trainer):
     before = dict(zip([s.episode for s in SAMPLES], score(trainer.model, SAMPLES, 10**6), strict=True))
     seen = []
@@ -112,6 +113,7 @@ def test_the_logprobs_before_stay_those_of_the_first_step_in_every_mini_batch(tr
     assert (seen[2][1] - seen[2][0]).abs().max() > 0.01, "the weights have moved on"
 
 
+@pytest.mark.whole
 def test_with_one_step_the_logprobs_before_are_the_forwards_own(trainer):
     def spy(xp, tokens):
         assert torch.equal(tokens.before, tokens.new.detach()) and not tokens.before.requires_grad
@@ -120,6 +122,7 @@ def test_with_one_step_the_logprobs_before_are_the_forwards_own(trainer):
     trainer.update(replace(batch(SAMPLES, spy), needs=frozenset({"before"})))
 
 
+@pytest.mark.whole
 def test_the_kl_penalty_draws_the_weights_back_to_the_reference(trainer):
     idle = [replace(s, advantages=0 * s.advantages) for s in SAMPLES]
     untouched = trainer.update(batch(idle, kl=1.0))
@@ -137,6 +140,7 @@ def test_the_reference_stands_still_while_the_model_moves(trainer):
     assert not torch.equal(next(trainer.model.parameters()), next(trainer.reference.parameters()))
 
 
+@pytest.mark.whole
 def test_logprobs_that_a_sample_brings_are_taken_instead_of_the_references(trainer):
     given = [replace(s, reference=np.full(len(s.token_ids), -1.0, np.float32)) for s in SAMPLES]
 
@@ -153,6 +157,7 @@ def test_without_a_reference_the_error_says_what_to_set(model, tokenizer, engine
         LocalTrainer(model, tokenizer, engine).update(batch(SAMPLES, kl=0.1))
 
 
+@pytest.mark.whole
 def test_the_entropy_is_that_of_the_distribution_and_the_bonus_raises_it(trainer):
     found = trained_tokens(trainer.model, SAMPLES[1:2], {"entropy"}).entropy.detach()
     with torch.no_grad():
@@ -210,6 +215,7 @@ def run(model, tokenizer, tmp_path):
     return go
 
 
+@pytest.mark.whole
 def test_a_job_may_ask_for_everything_at_once(run):
     _, steps = run(
         {
@@ -231,6 +237,7 @@ def test_a_job_may_ask_for_everything_at_once(run):
     assert steps[1]["reference_kl"] != 0
 
 
+@pytest.mark.whole
 def test_a_resumed_run_keeps_the_first_weights_as_reference(run):
     settings = {"train.kl": 0.5, "run.deterministic": True, "train.steps": 2}
     whole, expected = run(settings)

@@ -47,6 +47,7 @@ def weights(trainer):
     return {name: value.clone() for name, value in trainer.model.state_dict().items()}
 
 
+@pytest.mark.whole
 def test_it_learns_as_adamw_does(model):
     losses = {
         name: [trainer.update(batch(1, 40))["loss"] for _ in range(12)]
@@ -77,6 +78,7 @@ def test_its_moments_take_what_the_estimate_says(model):
     assert eight_bits == pytest.approx(plain / 4, rel=0.02)
 
 
+@pytest.mark.whole
 def test_training_goes_on_bit_exactly_after_a_checkpoint(model, tokenizer, tmp_path):
     first = trainer(model, tokenizer)
     first.update(batch(1, 40))
@@ -89,6 +91,7 @@ def test_training_goes_on_bit_exactly_after_a_checkpoint(model, tokenizer, tmp_p
     assert all(torch.equal(value, expected[name]) for name, value in weights(second).items())
 
 
+@pytest.mark.whole
 def test_a_checkpoint_of_another_optimizer_is_refused(model, tokenizer, tmp_path):
     trainer(model, tokenizer, "adamw").save(tmp_path)
     with pytest.raises(AjetError, match=r"contains the state of adamw, but the job sets .*: adamw_8bit"):

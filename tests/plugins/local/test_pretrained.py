@@ -26,6 +26,8 @@ from ajet_local.backbone import LocalEnginePlugin  # noqa: E402
 from ajet_local.gguf import _has_plain_positions  # noqa: E402
 from ajet_local.smollm2 import recipe as smollm2  # noqa: E402
 
+pytestmark = pytest.mark.whole
+
 NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",

@@ -90,6 +90,7 @@ def test_without_bitsandbytes_the_error_says_how_to_install_it(
         Local(device="cpu", quantize="4bit").load(folder, 0, LORA, torch.float32)
 
 
+@pytest.mark.whole
 def test_a_job_trains_an_adapter_and_its_checkpoint_goes_on(folder: Path, tmp_path: Path) -> None:
     def train(steps: int, **more: Any) -> Path:
         settings = {

@@ -25,6 +25,8 @@ from tests.patience import PATIENCE  # noqa: E402
 from tests.plugins.local.test_trainer import make_sample  # noqa: E402
 from tests.tiers import fast  # noqa: E402
 
+pytestmark = pytest.mark.whole
+
 VOCABULARY = 97
 DELTA = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],

@@ -79,6 +79,7 @@ def recorded(trainer):
     return rates
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("schedule", fast({2}, ["constant", "linear", "cosine"]))
 def test_a_resumed_trainer_steps_at_the_rates_of_an_uninterrupted_scheduler(
     schedule, model, tokenizer, engine, tmp_path

@@ -27,6 +27,8 @@ from ajet_lora.adapters import prepare as with_adapters  # noqa: E402
 from ajet_trees.head import Predictions  # noqa: E402
 from tests.tiers import fast  # noqa: E402
 
+pytestmark = pytest.mark.whole
+
 
 def sample(ids, spans, hint, replaces, temperature=1.0):
     mask = np.zeros(len(ids), np.bool_)

@@ -253,6 +253,7 @@ def test_the_whole_recipe_runs_in_small(monkeypatch, tmp_path):
     assert used == sorted(used) and not any(map(held_out, used))
 
 
+@pytest.mark.whole
 def test_a_small_model_is_built_on_one_thread(tmp_path):
     seen = []
 
@@ -341,6 +342,7 @@ class Interrupted(Stages):
             raise KeyboardInterrupt
 
 
+@pytest.mark.whole
 def test_an_interrupted_build_continues_where_it_was_to_the_same_weights(monkeypatch, tmp_path):
     monkeypatch.setattr(kept, "KEEP_EVERY", 0.0)
     for name in ("whole", "parts"):
@@ -358,6 +360,7 @@ def test_an_interrupted_build_continues_where_it_was_to_the_same_weights(monkeyp
     assert one == two
 
 
+@pytest.mark.whole
 def test_a_build_whose_checkpoint_cannot_be_read_begins_anew(monkeypatch, tmp_path):
     monkeypatch.setattr(kept, "KEEP_EVERY", 0.0)
     first, anew = Interrupted(2), Interrupted(1)
@@ -370,6 +373,7 @@ def test_a_build_whose_checkpoint_cannot_be_read_begins_anew(monkeypatch, tmp_pa
     assert anew.seen == first.seen[:1] and "begins anew" in said[-1]
 
 
+@pytest.mark.whole
 def test_the_recipe_of_the_page_learns_what_its_chats_say(tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
     (tmp_path / "recipe.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])

@@ -80,6 +80,7 @@ def gradients(model, micro_batches_of_samples):
     return {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
+@pytest.mark.whole
 def test_new_logprobs_are_those_the_engine_recorded_at_the_temperature(trainer, running):
     async def scenario(engine):
         samples = []
@@ -113,6 +114,7 @@ def test_micro_batches_hold_every_sample_once_within_the_limit():
     assert [len(g) for g in micro_batches(SAMPLES, 1)] == [1, 1, 1, 1]
 
 
+@pytest.mark.whole
 def test_the_micro_batch_size_does_not_change_the_update(model, tokenizer, engine):
     start = {name: value.clone() for name, value in model.state_dict().items()}
     results = []
@@ -125,6 +127,7 @@ def test_the_micro_batch_size_does_not_change_the_update(model, tokenizer, engin
         torch.testing.assert_close(value, results[1][1][name], atol=5e-5, rtol=0)
 
 
+@pytest.mark.whole
 def test_supervised_training_learns_its_samples(trainer):
     losses = [trainer.update(batch([replace(s, advantages=abs(s.advantages)) for s in SAMPLES]))["loss"]]
     losses += [trainer.update(batch(SAMPLES[:1]))["loss"] for _ in range(30)]
@@ -164,6 +167,7 @@ def test_a_mini_batch_without_a_trained_token_takes_no_step_whatever_the_loss(tr
     assert metrics["optimizer_steps"] == 0 and equal(before, trainer.model.state_dict())
 
 
+@pytest.mark.whole
 def test_samples_without_credit_are_skipped_and_counted(trainer, model, tokenizer):
     zero = replace(SAMPLES[3], advantages=0 * SAMPLES[3].advantages)
     start = weights(trainer)
@@ -192,6 +196,7 @@ def test_publish_raises_the_engines_version(trainer):
     assert trainer.version == trainer.engine.version == 1
 
 
+@pytest.mark.kept
 def test_save_and_load_are_bit_exact_and_training_continues_equally(trainer, tokenizer, tmp_path):
     trainer.update(batch(SAMPLES))
     asyncio.run(trainer.publish())
@@ -276,6 +281,7 @@ def test_a_model_folder_says_what_it_lacks(trainer, tmp_path):
 # --------------------------------------------------------------------------- bfloat16
 
 
+@pytest.mark.whole
 def test_bfloat16_trains_float32_weights_and_samples_from_a_copy(model, tokenizer, tmp_path):
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
@@ -303,6 +309,7 @@ def test_bfloat16_trains_float32_weights_and_samples_from_a_copy(model, tokenize
     assert 0 < difference < 0.1
 
 
+@pytest.mark.whole
 def test_positions_of_the_sampled_copy_are_not_rounded(model, tokenizer, tmp_path):
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
@@ -317,6 +324,7 @@ def test_positions_of_the_sampled_copy_are_not_rounded(model, tokenizer, tmp_pat
             assert torch.equal(buffer, exact[name]) and buffer.dtype == exact[name].dtype, name
 
 
+@pytest.mark.whole
 def test_bfloat16_samples_and_trains_by_trees_and_rows_alike(model, tokenizer, tmp_path, monkeypatch):
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")

@@ -292,6 +292,7 @@ def test_blocks_cover_every_ancestor_exactly_once(seed):
     np.testing.assert_array_equal(layout.depths, attends(parents).sum(1) - 1)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", fast(range(2), range(6)))
 def test_the_block_mask_for_gpus_gives_the_same_attention(seed):
     """`flex_attention` without compilation, on grouped queries. Sizes are far from whole blocks, some below one."""
@@ -364,6 +365,7 @@ def combined(*axes, few=None):
     ("trained", "dense", "name", "dtype"),
     combined(list(TRAINED), ["blocks", "dense"], list(ARCHITECTURES), list(TOLERANCE)),
 )
+@pytest.mark.kept
 def test_trees_give_the_loss_and_the_gradients_of_rows(name, dtype, trained, dense, monkeypatch):
     monkeypatch.setattr(attention, "DENSE", 0 if dense == "blocks" else attention.DENSE)
     model = tiny(ARCHITECTURES[name], dtype)
@@ -387,6 +389,7 @@ def call_logs():
         yield lambda log: bench.make_samples(log, 0, 0.01 if log == "werewolf" else 0.02, 50)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("log", "trained", "name", "dtype"),
     combined(LOGS, ["all weights", "two adapters"], list(ARCHITECTURES), list(TOLERANCE), few=FAST_LOGS),
@@ -438,6 +441,7 @@ def test_opposite_credit_on_equal_tokens_is_not_merged(dtype):
     assert_equal(loss_and_gradients(model, [samples], of_tree), naive, TOLERANCE[dtype])
 
 
+@pytest.mark.whole
 def test_splitting_bounds_the_tokens_and_keeps_the_gradients():
     model = tiny(dtype=torch.float64)
     enable_trees(model)
@@ -538,6 +542,7 @@ TERMS = {
 }
 
 
+@pytest.mark.whole
 @thinned
 @pytest.mark.parametrize("terms", TERMS)
 @pytest.mark.parametrize(

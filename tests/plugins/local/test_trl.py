@@ -85,6 +85,7 @@ def pair_samples(rows):
     return paired(sides, [i // 2 for i in range(len(sides))])
 
 
+@pytest.mark.whole
 def test_dpo_has_the_loss_the_gradients_and_the_metrics_of_trl(pairs_in_trl, tokenizer):
     theirs, reference, rows = pairs_in_trl
     model = theirs.model

@@ -47,6 +47,7 @@ def over(logits, kept, temperature=1.0):
     return found
 
 
+@pytest.mark.whole
 @thinned
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("way", WAYS, ids=str)
@@ -227,6 +228,7 @@ def test_ratios_of_tokens_that_the_engine_has_drawn_are_1_before_an_update_and_e
     assert (new - torch.as_tensor(got.logprobs)).mean() > 0  # the answer has become likelier
 
 
+@pytest.mark.whole
 def test_the_reference_is_asked_for_the_same_tokens(model, tokenizer, engine):
     trainer = LocalTrainer(model, tokenizer, engine, reference=copy.deepcopy(model))
     seen = []

@@ -46,6 +46,7 @@ def test_its_job_runs(run: Run, said: Callable[[], list[str]], store: str) -> No
     assert list(result.run_dir.glob("wandb/offline-run-*")) and not said()
 
 
+@pytest.mark.whole
 def test_its_traced_job_runs(run: Run, said: Callable[[], list[str]], tmp_path: Path) -> None:
     (logger,) = loggers_of("traced.yaml")
     with collector(tmp_path / "spans.jsonl") as received:
@@ -54,6 +55,7 @@ def test_its_traced_job_runs(run: Run, said: Callable[[], list[str]], tmp_path: 
     assert {headers["x-mlflow-experiment-id"] for headers in received.headers} == {"1"}
 
 
+@pytest.mark.whole
 def test_its_stored_job_copies_the_run_folder(
     run: Run, said: Callable[[], list[str]], tmp_path: Path
 ) -> None:
@@ -83,6 +85,7 @@ def test_its_extras_are_those_of_the_distribution() -> None:
     assert named == {*provided} - {"all"}
 
 
+@pytest.mark.kept
 def test_its_lines_are_those_of_a_run_without_a_server(
     run: Run, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ from ajet_loggers.run_ids import known_id
 from .conftest import Run
 from .logged import Logged, load, rows_of, same_as_the_run_folder
 
+pytestmark = pytest.mark.whole
+
 pytest.importorskip("mlflow")
 
 

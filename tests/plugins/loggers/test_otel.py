@@ -96,6 +96,7 @@ def test_an_episode_is_a_trace_of_an_agent_its_calls_and_its_tools(
         assert attributes(below[1])["gen_ai.tool.call.result"] == "42"
 
 
+@pytest.mark.whole
 def test_the_reader_traces_makes_tasks_of_them(run_to: RunTo, receiver: Collector) -> None:
     from ajet_readers.traces import Traces
 
@@ -109,6 +110,7 @@ def test_the_reader_traces_makes_tasks_of_them(run_to: RunTo, receiver: Collecto
         assert task.metadata["model"] == "starter"
 
 
+@pytest.mark.whole
 def test_contents_can_be_kept_back(run_to: RunTo, receiver: Collector) -> None:
     with pytest.raises(Exception, match="all 4 episodes failed"):
         run_to(receiver.url, "fails", contents=False)
@@ -121,6 +123,7 @@ def test_contents_can_be_kept_back(run_to: RunTo, receiver: Collector) -> None:
     assert attributes(first)["gen_ai.usage.input_tokens"] > 0
 
 
+@pytest.mark.whole
 def test_headers_come_from_the_job_and_the_environment(
     run_to: RunTo, receiver: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +143,7 @@ def test_headers_come_from_the_job_and_the_environment(
     assert service == "sums"
 
 
+@pytest.mark.whole
 def test_a_large_episode_is_sent_in_several_requests(
     run_to: RunTo, receiver: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +156,7 @@ def test_a_large_episode_is_sent_in_several_requests(
 # ------------------------------------------------------------------ when the collector does not answer
 
 
+@pytest.mark.whole
 def test_a_run_without_a_collector_says_so_once_and_logs_nothing_else(
     run_to: RunTo, said: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -161,6 +166,7 @@ def test_a_run_without_a_collector_says_so_once_and_logs_nothing_else(
     assert not [record for record in caplog.records if record.name == otel.EXPORTER_LOG]
 
 
+@pytest.mark.whole
 def test_what_the_collector_refuses_is_counted_with_its_reason_and_the_rest_arrives(
     run_to: RunTo, receiver: Collector, said: Callable[[], list[str]]
 ) -> None:
@@ -172,6 +178,7 @@ def test_what_the_collector_refuses_is_counted_with_its_reason_and_the_rest_arri
     assert len(episodes(receiver)) == 3
 
 
+@pytest.mark.whole
 def test_a_run_does_not_wait_for_a_collector_that_hangs(
     run_to: RunTo, receiver: Collector, said: Callable[[], list[str]]
 ) -> None:

@@ -32,6 +32,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.whole
 def test_the_store_has_what_the_run_folder_has_without_checkpoints_that_the_run_removed(
     run: Run, tmp_path: Path
 ) -> None:
@@ -43,6 +44,7 @@ def test_the_store_has_what_the_run_folder_has_without_checkpoints_that_the_run_
     assert files(copy) == here
 
 
+@pytest.mark.whole
 def test_a_run_goes_on_from_its_copy_when_its_own_folder_is_lost(
     run: Run,
     training: Training,  # noqa: F811
@@ -98,6 +100,7 @@ def test_only_what_has_changed_is_sent_again(run: Run, tmp_path: Path) -> None:
     assert {name for name in after if after[name] != before.get(name)} == {"feedback.jsonl"}
 
 
+@pytest.mark.whole
 def test_a_store_that_cannot_be_reached_costs_the_run_nothing_and_is_told(
     run: Run, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def same(logged: dict[int, dict[str, float]], run_dir: Path) -> bool:
     return logged == figures
 
 
+@pytest.mark.kept
 def test_every_run_has_event_files_with_all_figures_the_job_and_the_checkpoints(run: Run) -> None:
     result = run()
     assert same(scalars(result.run_dir), result.run_dir) and len(recorded(result.run_dir)) == 3
@@ -64,6 +65,7 @@ def test_every_run_has_event_files_with_all_figures_the_job_and_the_checkpoints(
     assert {tag for tag, _ in written} == {"job", "checkpoint"}, "episodes only if the job names it"
 
 
+@pytest.mark.whole
 def test_a_run_that_nothing_else_watches_does_not_build_its_timelines(
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
@@ -76,6 +78,7 @@ def test_a_run_that_nothing_else_watches_does_not_build_its_timelines(
     assert len(built) == 4 + 4 + 3 * 2
 
 
+@pytest.mark.whole
 def test_a_job_that_names_it_gets_episodes_too(run: Run) -> None:
     result = run({"type": "tensorboard", "episodes": 3})
     written = texts(result.run_dir)
@@ -87,6 +90,7 @@ def test_a_job_that_names_it_gets_episodes_too(run: Run) -> None:
             assert "    [assistant]\n    4\n\nresponse\n\n    4" in text
 
 
+@pytest.mark.whole
 def test_a_resumed_run_replaces_what_came_after_its_checkpoint(run: Run, training: Training) -> None:  # noqa: F811
     def stop(event: Any) -> None:
         if event.step == 2 and not stopped:

@@ -78,6 +78,7 @@ def event(number: int, **fields: Any) -> EpisodeEnd:
 # ------------------------------------------------------------------ what arrives, and when
 
 
+@pytest.mark.whole
 def test_everything_arrives_in_order_from_one_thread(run: Run, lists: Lists) -> None:
     run("lists")
     kinds = [what[0] for what in lists.arrived]
@@ -89,6 +90,7 @@ def test_everything_arrives_in_order_from_one_thread(run: Run, lists: Lists) -> 
     assert steps == sorted(steps)
 
 
+@pytest.mark.whole
 def test_no_episodes_are_taken_if_the_job_wants_none(run: Run, lists: Lists) -> None:
     run({"type": "lists", "episodes": 0})
     assert {what[0] for what in lists.arrived} == {"log", "checkpoint", "end"}

@@ -15,6 +15,8 @@ from .conftest import Run
 from .logged import Logged, load, nested, rows_of, same_as_the_run_folder
 from .wandb_file import records
 
+pytestmark = pytest.mark.whole
+
 pytest.importorskip("wandb")
 OFFLINE = {"type": "wandb", "mode": "offline"}
 

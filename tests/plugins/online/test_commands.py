@@ -153,6 +153,7 @@ def test_wrong_arguments_are_named(
     assert problem in capsys.readouterr().err
 
 
+@pytest.mark.whole
 def test_replies_with_feedback_are_tasks(where: str) -> None:
     tasks = check_reader(StoreReader(store=where))
     assert [task.id for task in tasks] == ["b", "liked"]

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.patience import PATIENCE
 from tests.plugins.online.serving import CHAT
@@ -40,6 +41,7 @@ explore(what, Keys.single(key), host=None, port=None, most_calls=9, say=print, r
 """
 
 
+@pytest.mark.whole
 def test_a_call_in_progress_is_answered_after_sigterm_and_then_the_process_ends(tmp_path: Path) -> None:
     go_on = tmp_path / "go_on"
     command = [sys.executable, "-c", SERVER, CHAT, str(tmp_path / "traces.db"), str(go_on)]

@@ -44,6 +44,7 @@ def test_a_reply_is_in_the_store_when_the_client_has_it(serve: Callable[[], Serv
     assert trace.prompt.tolist() == request.prompt_ids.tolist()
 
 
+@pytest.mark.whole
 def test_so_is_a_streamed_one(serve: Callable[[], Server]) -> None:
     server = serve()
     chunks = list(server.ask([user("hi")], stream=True))
@@ -51,6 +52,7 @@ def test_so_is_a_streamed_one(serve: Callable[[], Server]) -> None:
     assert {chunk.id for chunk in chunks} == {f"chatcmpl-{trace.id}"}
 
 
+@pytest.mark.whole
 def test_a_conversation_goes_on_from_its_stored_tokens_also_after_a_restart(
     serve: Callable[[], Server],
 ) -> None:
@@ -123,6 +125,7 @@ def test_no_other_key_continues_it(serve: Callable[[], Server]) -> None:
     assert (own.key, own.parent, own.conversation) == ("app", first.id, first.id)
 
 
+@pytest.mark.whole
 def test_a_branch_continues_the_reply_that_it_names(serve: Callable[[], Server]) -> None:
     server = serve()
     start = [user("one")]
@@ -134,6 +137,7 @@ def test_a_branch_continues_the_reply_that_it_names(serve: Callable[[], Server])
     assert left.parent == right.parent == first.id
 
 
+@pytest.mark.whole
 def test_many_clients_at_once_lose_nothing(serve: Callable[[], Server]) -> None:
     server = serve()
     names: list[str] = []
@@ -226,6 +230,7 @@ def test_missing_and_mistyped_fields_are_named(standing: Server, path: str, body
     assert problem in answered.json()["error"]["message"]
 
 
+@pytest.mark.whole
 def test_keys_open_only_what_they_are_for(serve: Callable[[], Server]) -> None:
     server = serve()
     body = {"msg_ids": ["a"], "reward": 1, "task_id": "t"}

@@ -35,6 +35,7 @@ def by_id(store: Store) -> dict[str, Any]:
     return {found.id: found for found in store.all()}
 
 
+@pytest.mark.whole
 def test_a_client_names_its_run_with_its_key_and_rates_the_run(serve: Serve) -> None:
     server = serve()
     first = server.ask([user("a")], f"{CHAT}~task-1.0")

@@ -63,6 +63,7 @@ def status_of(connection: socket.socket) -> int:
     return int(connection.recv(1 << 12).split()[1])
 
 
+@pytest.mark.whole
 def test_a_flood_is_not_read_and_others_are_answered_meanwhile(
     serve: Callable[..., Server], most_read: list[int]
 ) -> None:

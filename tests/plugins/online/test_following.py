@@ -201,6 +201,7 @@ def test_one_feedback_on_many_replies_is_one_rating(explored: Explored) -> None:
     assert explored.engine.version == 1
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("spoilt", [1, 0])
 @pytest.mark.parametrize("reward", [1e308, -1e308, 1e200, 5e-324])
 def test_a_rating_of_an_earlier_release_beyond_the_bounds_neither_withdraws_nor_protects(
@@ -218,6 +219,7 @@ def test_a_rating_of_an_earlier_release_beyond_the_bounds_neither_withdraws_nor_
     assert explored.engine.version == 0, "no checkpoint of version 1 is there"
 
 
+@pytest.mark.whole
 def test_the_newest_version_whose_checkpoint_is_kept_is_served_again(
     explored: Explored, tmp_path: Path
 ) -> None:
@@ -231,6 +233,7 @@ def test_the_newest_version_whose_checkpoint_is_kept_is_served_again(
     assert explored.engine.version == 2
 
 
+@pytest.mark.whole
 def test_a_version_that_is_served_again_stays_if_users_rate_it_lower_too(
     explored: Explored, tmp_path: Path
 ) -> None:

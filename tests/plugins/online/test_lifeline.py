@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.patience import PATIENCE
 
 CHILD = "from ajet_online.lifeline import hold_on; hold_on(); import signal, sys; print('up', flush=True); signal.pause()"
@@ -21,6 +23,7 @@ with lifeline() as line:
 """
 
 
+@pytest.mark.whole
 def test_a_child_ends_when_its_parent_is_killed() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     assert parent.stdout

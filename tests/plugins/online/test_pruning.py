@@ -14,6 +14,7 @@ from ajet_online.store import Store
 from tests.plugins.online.conftest import trace
 
 
+@pytest.mark.whole
 def test_old_conversations_are_pruned_as_a_whole(store: Store) -> None:
     tools = [{"name": "f"}]
     store.record([trace("a", at=1.0), trace("b", at=99.0, conversation="a", parent="a")])
@@ -28,6 +29,7 @@ def test_old_conversations_are_pruned_as_a_whole(store: Store) -> None:
     assert list(store.all())[-1].tools == tools
 
 
+@pytest.mark.whole
 def test_others_write_between_small_transactions_and_no_trace_ever_lacks_its_parent(
     store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +79,7 @@ def sized(store: Store, count: int) -> None:
     store.record([trace(f"r{number}", at=1.0, messages=text) for number in range(count)])
 
 
+@pytest.mark.whole
 def test_a_file_gives_space_back_in_small_steps_while_others_write(tmp_path: Path) -> None:
     file = tmp_path / "traces.db"
     store, other = Store.open(str(file)), Store.open(str(file))

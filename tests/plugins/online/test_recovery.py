@@ -40,6 +40,7 @@ def problem(answer: httpx.Response) -> str:
     return found
 
 
+@pytest.mark.whole
 def test_it_goes_on_when_its_database_is_back(cluster: Cluster) -> None:
     store = Store.open(cluster.store())
     with starting(store) as start:
@@ -121,6 +122,7 @@ def test_a_failure_that_nobody_expected_ends_no_later_call(
     assert chat(server, user("one")).status_code == 200
 
 
+@pytest.mark.whole
 def test_an_agent_with_letters_of_any_language_is_stored(serve: Serve) -> None:
     server = serve()
     body = {"model": "m", "messages": [user("hi")]}

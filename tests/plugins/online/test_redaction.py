@@ -50,6 +50,7 @@ def test_later_turns_are_stored_without_tokens_too_and_answered_all_the_same(ser
     assert after.parent is None and not len(after.tokens), "rendered anew from what the client sent"
 
 
+@pytest.mark.whole
 def test_nothing_is_stored_if_the_redaction_fails(serve: Serve) -> None:
     def fails(message: Mapping[str, Any]) -> Mapping[str, Any]:
         raise KeyError("content")

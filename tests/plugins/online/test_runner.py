@@ -617,6 +617,7 @@ def test_a_shadow_run_that_raises_is_counted_and_may_be_rewarded(
     assert explorer.feedback[0]["reward"] == -1.0
 
 
+@pytest.mark.whole
 def test_an_explorer_that_is_not_there_or_fails_is_counted(
     explorer: FakeExplorer, runner_of: Callable[..., Service]
 ) -> None:
@@ -660,6 +661,7 @@ def test_rated_tasks_are_committed_regularly(
     assert [body["task_id"] for body in explorer.commits] == rated(explorer)
 
 
+@pytest.mark.whole
 def test_stop_waits_for_shadow_runs_and_commits(
     explorer: FakeExplorer, runner_of: Callable[..., Service]
 ) -> None:
@@ -739,6 +741,7 @@ def test_a_runner_can_be_started_again(explorer: FakeExplorer, runner_of: Callab
     assert runner.counts.feedback_sent == 2
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_answers_and_starts_its_own(explorer: FakeExplorer) -> None:
     """As servers with several processes do; in a process of its own, as threads of this one may hold locks."""
@@ -765,6 +768,7 @@ print(status, runner.counts.shadow_runs)
     assert done.stdout == "0 1\n", done.stderr
 
 
+@pytest.mark.whole
 def test_importing_the_package_imports_no_client() -> None:
     heavy = ["httpx", "openai", "torch", "sqlalchemy", "langchain_core", "agentscope", "agents"]
     program = f"import sys, ajet_online; print([name for name in {heavy} if name in sys.modules])"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from ajet_online.store import Store
 from tests.plugins.online.serving import Server, said, starting, user
 
 
+@pytest.mark.whole
 def test_two_explorers_share_conversations_and_feedback(serve: Callable[[], Server], url: str) -> None:
     store = Store.open(url)
     with starting(store) as start_another:

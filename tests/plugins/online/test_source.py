@@ -61,6 +61,7 @@ def second(after: str = "a", **fields: Any) -> Any:
     return trace("b", conversation=after, parent=after, at=time.time(), messages=more, **fields)
 
 
+@pytest.mark.whole
 def test_a_conversation_is_an_episode_that_grows(source: StoreSource, store: Store, tmp_path: Path) -> None:
     store.record([trace("a", at=time.time(), run="shop-7")])
     first = updated(source, tmp_path)["a"]
@@ -77,6 +78,7 @@ def test_a_conversation_is_an_episode_that_grows(source: StoreSource, store: Sto
     assert last.generation.weight_versions.tolist() == [8, 8, 9]
 
 
+@pytest.mark.whole
 def test_ratings_reach_the_episode_and_stay_the_first(
     source: StoreSource, store: Store, tmp_path: Path
 ) -> None:
@@ -107,6 +109,7 @@ def test_good_and_bad_are_the_rewards_of_thumbs(
     assert source.ratings("a")[0]["rating"] == rating
 
 
+@pytest.mark.whole
 def test_a_comment_alone_rates_nothing(source: StoreSource, store: Store, tmp_path: Path) -> None:
     store.record([trace("a"), second()])
     source.rate("a", None, "hm", "")
@@ -132,6 +135,7 @@ def test_replies_without_tokens_or_chat_show_what_was_said(
     assert [message["content"] for message in exchange.chat()] == ["hi", "hello"]
 
 
+@pytest.mark.whole
 def test_old_replies_are_read_in_pages_and_only_once(
     store: Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +193,7 @@ def test_versions_become_metrics_and_bring_the_tokenizer(
     assert f"model: {model}" in (folder / "job.yaml").read_text()
 
 
+@pytest.mark.whole
 def test_the_plugin_opens_stores_and_nothing_else(tmp_path: Path, cluster: Any) -> None:
     opens = load_plugins().manager.hook.ajet_episode_source
     assert opens(where=str(tmp_path / "missing.db")) is None

@@ -44,6 +44,7 @@ def the(store: Store, name: str) -> Any:
 # --------------------------------------------------------------------------- recording
 
 
+@pytest.mark.whole
 def test_a_trace_is_read_as_it_was_recorded(store: Store) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     whole = trace(
@@ -99,6 +100,7 @@ def test_only_the_first_feedback_counts_and_unknown_ids_are_named(store: Store) 
     )
 
 
+@pytest.mark.whole
 def test_a_chat_is_found_by_its_hash_with_the_replies_before_it(store: Store) -> None:
     store.record([trace("a", chat="one"), trace("b", conversation="a", parent="a", chat="two")])
     store.record([trace("x", chat="two", key="other")])
@@ -116,6 +118,7 @@ def test_a_reward_is_a_number(store: Store, reward: float) -> None:
     assert the(store, "a").state == State.RECORDED
 
 
+@pytest.mark.whole
 def test_a_commit_makes_rated_traces_ready(store: Store) -> None:
     rated(store, 4)
     store.record([trace("unrated")])
@@ -131,6 +134,7 @@ def test_a_commit_makes_rated_traces_ready(store: Store) -> None:
 # --------------------------------------------------------------------------- leases
 
 
+@pytest.mark.whole
 def test_a_lease_takes_whole_tasks_in_order(store: Store) -> None:
     store.record([trace(name) for name in "abcde"])
     for name, task, run in (
@@ -148,6 +152,7 @@ def test_a_lease_takes_whole_tasks_in_order(store: Store) -> None:
     assert states(store) == {State.LEASED: 4, State.READY: 1}
 
 
+@pytest.mark.whole
 def test_trainers_take_turns(store: Store) -> None:
     ids = rated(store, 2, task="t{}")
     store.commit()
@@ -159,6 +164,7 @@ def test_trainers_take_turns(store: Store) -> None:
     assert second and [t.id for t in second.traces] == ids
 
 
+@pytest.mark.whole
 def test_trainers_at_the_same_time_share_no_trace(url: str) -> None:
     store = Store.open(url)
     rated(store, 60, task="t{}")
@@ -238,6 +244,7 @@ def test_migrations_make_the_tables_that_the_code_expects(store: Store, url: str
     assert found == []
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_processes_may_open_a_new_store_at_the_same_time(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -264,6 +271,7 @@ def test_the_folder_of_a_new_store_is_created(
         Store.open("file/x/traces.db")
 
 
+@pytest.mark.whole
 def test_what_was_acknowledged_survives_kill_9(url: str) -> None:
     code = """
 import sys
@@ -352,6 +360,7 @@ def test_a_database_that_does_not_run_is_named_without_its_password() -> None:
     assert "secret" not in str(found.value) and "\n" not in str(found.value)
 
 
+@pytest.mark.whole
 def test_a_store_goes_on_after_its_database_was_restarted(cluster: Cluster) -> None:
     store = Store.open(cluster.store())
     store.record([trace("a")])

@@ -71,6 +71,7 @@ def changed(one: str | Path, other: str | Path) -> bool:
     return any(not torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.whole
 def test_it_learns_from_ratings_with_the_recorded_tokens(bench: Bench) -> None:
     bench.rated({"a": 1.0, "b": 0.0})
     bench.train()
@@ -84,6 +85,7 @@ def test_it_learns_from_ratings_with_the_recorded_tokens(bench: Bench) -> None:
     assert (about["replies"], about["reward"], about["staleness_max"], about["baseline"]) == (2, 0.5, 0, 0.5)
 
 
+@pytest.mark.whole
 def test_the_next_update_continues_from_the_last_with_its_optimizer_and_baseline(bench: Bench) -> None:
     bench.rated({"a": 1.0, "b": 0.0})
     bench.rated({"c": 1.0, "d": 1.0})
@@ -94,6 +96,7 @@ def test_the_next_update_continues_from_the_last_with_its_optimizer_and_baseline
     assert Path(first.path).name == "step_000001" and Path(second.path).name == "step_000002"
 
 
+@pytest.mark.whole
 def test_of_a_conversation_only_the_rated_reply_is_trained_in_its_place(bench: Bench) -> None:
     first = bench.reply("first")
     second = bench.reply("second", "and now?", after=first)
@@ -117,6 +120,7 @@ def test_of_a_conversation_only_the_rated_reply_is_trained_in_its_place(bench: B
     }
 
 
+@pytest.mark.whole
 def test_an_update_waits_for_the_ratings_of_the_served_version_and_takes_all_of_them(bench: Bench) -> None:
     bench.rated({"a": 1.0, "b": 0.0, "c": 1.0})
     trainer = bench.trainer(online={"rollback": {"ratings": 4}, "poll": 0.01})
@@ -138,6 +142,7 @@ def test_an_update_waits_for_the_ratings_of_the_served_version_and_takes_all_of_
     assert [line["optimizer_steps"] for line in lines if line["type"] == "train"] == [2, 4], "of two replies"
 
 
+@pytest.mark.whole
 def test_a_rating_of_an_earlier_release_beyond_the_bounds_does_not_stop_the_others_from_being_learned(
     bench: Bench,
 ) -> None:
@@ -148,6 +153,7 @@ def test_a_rating_of_an_earlier_release_beyond_the_bounds_does_not_stop_the_othe
     assert why == "its reward is not from 0 to 1 (plugins.online.rewards)"
 
 
+@pytest.mark.whole
 def test_what_cannot_be_trained_is_discarded_with_the_reason(bench: Bench) -> None:
     bench.rated({"good": 1.0, "bad": 0.0, "unrated": None})
     greedy = bench.reply("x")
@@ -168,6 +174,7 @@ def test_what_cannot_be_trained_is_discarded_with_the_reason(bench: Bench) -> No
     }
 
 
+@pytest.mark.whole
 def test_stale_replies_are_discarded(bench: Bench) -> None:
     bench.rated({"a": 1.0, "b": 0.0})
     bench.train(1)
@@ -178,6 +185,7 @@ def test_stale_replies_are_discarded(bench: Bench) -> None:
     assert "more than 0 updates old" in next(t.reason or "" for t in bench.store.all() if t.id == "c")
 
 
+@pytest.mark.whole
 def test_a_long_journal_is_left_for_a_new_run_folder(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.rated({"a": 1.0, "b": 0.0})
     bench.train(1)
@@ -192,6 +200,7 @@ def test_a_long_journal_is_left_for_a_new_run_folder(bench: Bench, monkeypatch: 
 # --------------------------------------------------------------------------- the gate
 
 
+@pytest.mark.whole
 def test_a_candidate_below_the_threshold_is_kept_but_not_published(
     bench: Bench, validated: dict[str, Any]
 ) -> None:
@@ -242,6 +251,7 @@ def failing(bench: Bench) -> dict[str, Any]:
     }
 
 
+@pytest.mark.whole
 def test_a_candidate_with_which_episodes_fail_is_rejected_and_training_goes_on(
     bench: Bench, failing: dict[str, Any]
 ) -> None:
@@ -264,6 +274,7 @@ def test_a_candidate_with_which_episodes_fail_is_rejected_and_training_goes_on(
     assert any("step 2: all 3 episodes failed: 3 judge:AssertionError" in line for line in bench.said)
 
 
+@pytest.mark.whole
 def test_a_job_whose_validation_fails_with_the_first_model_ends_and_keeps_the_feedback(
     bench: Bench, failing: dict[str, Any]
 ) -> None:
@@ -274,6 +285,7 @@ def test_a_job_whose_validation_fails_with_the_first_model_ends_and_keeps_the_fe
     assert set(bench.states().values()) == {"ready"}
 
 
+@pytest.mark.kept
 def test_after_a_rollback_training_goes_on_from_the_served_version(bench: Bench) -> None:
     bench.rated({"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0})
     bench.train(2)
@@ -301,6 +313,7 @@ def interrupted(trainer: OnlineTrainer, patch: pytest.MonkeyPatch, name: str) ->
         trainer.run()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("killed_at", fast({0}, ["learned", "publish"]))
 def test_a_checkpoint_that_survived_counts_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, killed_at: str
@@ -334,6 +347,7 @@ def _killed(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.whole
 def test_a_checkpoint_whose_lease_was_lost_is_not_used(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.rated({"a": 1.0, "b": 0.0})
     interrupted(bench.trainer(online={"lease": 0.001}), monkeypatch, "learned")
@@ -358,6 +372,7 @@ def test_a_failing_backbone_returns_the_traces(bench: Bench, monkeypatch: pytest
     assert set(bench.states().values()) == {"ready"}
 
 
+@pytest.mark.whole
 def test_a_trainer_waits_for_the_update_of_another_and_then_learns_from_its_version(bench: Bench) -> None:
     bench.rated({name: float(name in "ace") for name in "abcdef"})
     one, two = bench.trainer("one"), bench.trainer("two", online={"poll": 0.01})
@@ -377,6 +392,7 @@ def test_a_trainer_waits_for_the_update_of_another_and_then_learns_from_its_vers
     assert set(bench.states().values()) == {"trained"}
 
 
+@pytest.mark.whole
 def test_what_a_trainer_has_leased_before_it_could_note_it_is_ready_when_it_starts_again(
     bench: Bench,
 ) -> None:
@@ -387,6 +403,7 @@ def test_what_a_trainer_has_leased_before_it_could_note_it_is_ready_when_it_star
     assert bench.states() == {"a": "trained", "b": "trained"}
 
 
+@pytest.mark.whole
 def test_two_trainers_on_one_store_continue_each_others_versions(bench: Bench) -> None:
     bench.rated({"a": 1.0, "b": 0.0})
     bench.train(1, folder="one")
@@ -400,6 +417,7 @@ def test_two_trainers_on_one_store_continue_each_others_versions(bench: Bench) -
 # --------------------------------------------------------------------------- algorithms
 
 
+@pytest.mark.whole
 def test_grpo_compares_the_runs_of_a_task(bench: Bench) -> None:
     bench.replies([(name, "same question") for name in ("a0", "a1", "a2", "b0", "b1")])
     for name, reward in {"a0": 1.0, "a1": 0.0, "a2": 0.0, "b0": 1.0, "b1": 0.5}.items():
@@ -410,6 +428,7 @@ def test_grpo_compares_the_runs_of_a_task(bench: Bench) -> None:
     assert bench.versions[1].report["replies"] == 5 and set(bench.states().values()) == {"trained"}
 
 
+@pytest.mark.whole
 def test_kto_takes_its_reference_point_from_the_last_update(bench: Bench, model: Path) -> None:
     bench.rated({"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0})
     bench.train(2, train={"algorithm": "kto"})
@@ -421,6 +440,7 @@ def test_kto_takes_its_reference_point_from_the_last_update(bench: Bench, model:
     assert second.report["reference_point"] == max(first.report["reference_log_ratio"], 0)
 
 
+@pytest.mark.whole
 def test_sft_learns_corrections_and_nothing_else(bench: Bench) -> None:
     bench.rated({"a": None}, correction="7")
     bench.rated({"b": 1.0})
@@ -431,6 +451,7 @@ def test_sft_learns_corrections_and_nothing_else(bench: Bench) -> None:
     assert about["loss"] > 0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("correction", fast({0}, ["x" * 9_000_000, "z " * 30_000]))
 def test_a_correction_beyond_the_models_context_is_discarded_and_the_others_are_learned(
     bench: Bench, correction: str
@@ -444,6 +465,7 @@ def test_a_correction_beyond_the_models_context_is_discarded_and_the_others_are_
     assert bench.versions[1].report["discarded"] == 1
 
 
+@pytest.mark.whole
 def test_a_reply_is_as_long_as_the_conversation_up_to_it(bench: Bench) -> None:
     first = bench.reply("first", "a long question " * 10)
     bench.reply("second", "and now?", after=first)
@@ -455,6 +477,7 @@ def test_a_reply_is_as_long_as_the_conversation_up_to_it(bench: Bench) -> None:
     assert bench.states() == {"a": "trained", "b": "trained", "first": "trained", "second": "discarded"}
 
 
+@pytest.mark.whole
 def test_distillation_learns_from_a_teacher_whatever_the_feedback(bench: Bench, tmp_path: Path) -> None:
     teacher = tmp_path / "teacher"
     shutil.copytree(bench.model, teacher)
@@ -483,6 +506,7 @@ def test_a_store_of_another_model_is_refused(bench: Bench) -> None:
         bench.train()
 
 
+@pytest.mark.whole
 def test_ppo_learns_from_single_ratings_with_its_critic(bench: Bench) -> None:
     bench.rated({"a": 1.0, "b": 0.0})
     bench.rated({"c": 1.0, "d": 1.0})

@@ -204,6 +204,7 @@ class Once(dict[str, int]):
         return self.pop(path)
 
 
+@pytest.mark.whole
 def test_calls_of_a_busy_explorer_are_repeated(explorer: FakeExplorer) -> None:
     explorer.status = Once({"/v1/chat/completions": 503})
     with Watching(explorer) as watching:
@@ -275,6 +276,7 @@ def test_methods_in_class_bodies_are_refused() -> None:
                 return question
 
 
+@pytest.mark.whole
 def test_the_explorer_stores_and_rates_the_calls_of_an_unchanged_agent(
     serve: Callable[[], Any], store: Any
 ) -> None:

@@ -31,6 +31,7 @@ def published(store: Store, name: str) -> int:
     return number
 
 
+@pytest.mark.whole
 def test_the_first_model_is_version_0(store: Store) -> None:
     versions = Versions(store)
     assert versions.serving() is None
@@ -41,6 +42,7 @@ def test_the_first_model_is_version_0(store: Store) -> None:
         versions.begin("other")
 
 
+@pytest.mark.whole
 def test_traces_are_trained_in_the_transaction_that_adds_the_candidate(store: Store) -> None:
     versions = Versions(store)
     versions.begin("model")
@@ -52,6 +54,7 @@ def test_traces_are_trained_in_the_transaction_that_adds_the_candidate(store: St
     assert (serving := versions.serving()) and serving.number == 0, "it is not published yet"
 
 
+@pytest.mark.whole
 def test_a_checkpoint_whose_lease_is_lost_does_not_count(store: Store) -> None:
     versions = Versions(store)
     versions.begin("model")
@@ -80,6 +83,7 @@ def test_the_next_update_begins_when_the_gate_has_decided(store: Store) -> None:
     assert store.lease("third", 1, 60)
 
 
+@pytest.mark.whole
 def test_a_candidate_that_comes_too_late_is_rejected_and_its_traces_are_learned_again(store: Store) -> None:
     versions = Versions(store)
     versions.begin("model")
@@ -145,6 +149,7 @@ def test_an_episode_is_one_rating_of_each_version(store: Store) -> None:
     assert (versions.rated(1), versions.count_ratings(1)) == (3, 2)
 
 
+@pytest.mark.whole
 def test_of_the_first_ratings_no_key_has_more_than_its_share(store: Store) -> None:
     for key, reward in [*[("flood", 0.0)] * 5, ("a", 1.0), ("b", 0.9), ("a", 0.8)]:
         rate(store, 1, reward, key=key)

@@ -52,6 +52,7 @@ def data(folder: Path, models: hidden.Models, monkeypatch: pytest.MonkeyPatch) -
     }
 
 
+@pytest.mark.whole
 def test_it_returns_the_best_prompt_and_metrics(
     data: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,6 +65,7 @@ def test_it_returns_the_best_prompt_and_metrics(
     assert capsys.readouterr().out.count("reward ") == 3  # as many rows as there are
 
 
+@pytest.mark.whole
 def test_every_field_of_the_configuration_matters(
     data: dict[str, Any], models: hidden.Models, capsys: pytest.CaptureFixture[str]
 ) -> None:

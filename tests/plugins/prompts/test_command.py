@@ -22,6 +22,7 @@ def arguments(folder: Path) -> list[str]:
     return ["--workflow", f"{file}:agent", "--judge", f"{file}:judge", "--tasks", "tasks.jsonl"]
 
 
+@pytest.mark.whole
 def test_flags_suffice(
     arguments: list[str],
     folder: Path,
@@ -40,6 +41,7 @@ def test_flags_suffice(
     assert "before" in outcome.out and "written to out/best.yaml" in outcome.out
 
 
+@pytest.mark.whole
 def test_the_best_texts_are_trained_with(
     arguments: list[str],
     folder: Path,

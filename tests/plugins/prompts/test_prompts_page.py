@@ -61,6 +61,7 @@ def test_the_example_runs_and_writes_the_file_that_the_page_shows(
         assert part in PAGE and part in outcome.out + outcome.err
 
 
+@pytest.mark.whole
 def test_the_python_example_does_the_same(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[Any] = []
     monkeypatch.setattr(ajet, "run", lambda *args, **kwargs: trained.append(kwargs))

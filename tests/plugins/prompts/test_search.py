@@ -32,6 +32,7 @@ def rules(run: ajet.TunedPrompts) -> str:
     return run.texts["rules"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", fast({0}, range(3)))
 def test_a_hidden_instruction_is_found_within_60_reflections(job: Job, seed: int) -> None:
     with hidden.serving(seed) as models:
@@ -42,6 +43,7 @@ def test_a_hidden_instruction_is_found_within_60_reflections(job: Job, seed: int
         assert models.count("reflection") <= 60
 
 
+@pytest.mark.whole
 def test_the_best_texts_are_a_file_that_jobs_and_agents_read(
     job: Job, models: hidden.Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +62,7 @@ def test_the_best_texts_are_a_file_that_jobs_and_agents_read(
     assert ajet.prompt("rules", hidden.FIRST) == rules(run)
 
 
+@pytest.mark.whole
 def test_the_run_folder_holds_every_candidate_with_what_it_has_cost(job: Job) -> None:
     price = {"prompt_price": 1.0, "completion_price": 10.0}
     job["reflection"] |= price
@@ -74,6 +77,7 @@ def test_the_run_folder_holds_every_candidate_with_what_it_has_cost(job: Job) ->
     assert {e.phase for e in run.episodes()} == {"prompts"}
 
 
+@pytest.mark.whole
 def test_several_texts_are_tuned_in_turn(job: Job) -> None:
     async def two(task: Task) -> str:
         ajet.prompt("other", "Nobody reads this.")
@@ -84,12 +88,14 @@ def test_several_texts_are_tuned_in_turn(job: Job) -> None:
     assert run.after.reward > run.before.reward
 
 
+@pytest.mark.whole
 def test_the_texts_of_the_job_are_the_first_ones(job: Job) -> None:
     first = f"{hidden.FIRST} Begin with an arrow."
     run = ajet.tune_prompt(**job, reflections=1, set={"prompts": {"rules": first}})
     assert run.before.reward == pytest.approx(0.2)
 
 
+@pytest.mark.whole
 def test_a_command_reads_its_texts_from_a_file(job: Job, folder: Path, models: hidden.Models) -> None:
     (folder / "agent.py").write_text(
         "import json, os, sys, urllib.request, yaml\n"
@@ -115,6 +121,7 @@ def test_a_command_reads_its_texts_from_a_file(job: Job, folder: Path, models: h
 # ------------------------------------------------------------------ what ends a search
 
 
+@pytest.mark.whole
 def test_reflections_episodes_and_cost_are_limits(job: Job, models: hidden.Models) -> None:
     ajet.tune_prompt(**job, reflections=2)
     assert models.count("reflection") == 2
@@ -138,6 +145,7 @@ def always_right(task: Task, output: ajet.WorkflowOutput) -> float:
     return 1.0
 
 
+@pytest.mark.whole
 def test_a_model_that_fails_ends_the_search_and_what_was_found_stays(
     job: Job, models: hidden.Models, folder: Path
 ) -> None:
@@ -297,6 +305,7 @@ def test_mistakes_are_one_line(job: Job, changed: Job, said: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.whole
 def test_agents_may_ask_their_own_models(job: Job, models: hidden.Models) -> None:
     import httpx2
 

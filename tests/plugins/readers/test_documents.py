@@ -37,6 +37,7 @@ def test_plain_text_and_markdown_are_read_as_they_are(tmp_path: Path) -> None:
         assert read_document(tmp_path / name) == "# Bäume\n\nEichen werden alt."
 
 
+@pytest.mark.whole
 def test_html_without_scripts_styles_and_tags(tmp_path: Path) -> None:
     pytest.importorskip("bs4")
     path = tmp_path / "a.html"
@@ -47,6 +48,7 @@ def test_html_without_scripts_styles_and_tags(tmp_path: Path) -> None:
     assert read_document(path) == "Trees\n\nOaks grow old.\n\nElm\n\nAsh & Yew"
 
 
+@pytest.mark.whole
 def test_pdf(tmp_path: Path) -> None:
     pytest.importorskip("pypdf")
     path = tmp_path / "a.pdf"

@@ -165,6 +165,7 @@ def test_an_unreachable_service(url: str) -> None:
         tasks(gone)
 
 
+@pytest.mark.whole
 def test_the_command_serves_until_it_is_interrupted() -> None:
     command = [sys.executable, "-m", "ajet_readers.gymnasium_service", "FrozenLake-v1", "--port", "0"]
     command += ["--options", '{"is_slippery": false}', "--actions", "l,d,r,u"]
@@ -182,6 +183,7 @@ def test_the_command_serves_until_it_is_interrupted() -> None:
         assert running.wait(PATIENCE) in (0, -signal.SIGINT, 130)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("words", "message"),
     [

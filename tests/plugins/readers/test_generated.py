@@ -69,6 +69,7 @@ def read(*args: Any, **fields: Any) -> list[Task]:
     return read_all(reader(*args, **fields), "task.reader")
 
 
+@pytest.mark.kept
 def test_each_chunk_gives_questions_with_answers_and_their_source(
     served: Endpoint, library: Path, tmp_path: Path
 ) -> None:
@@ -82,12 +83,14 @@ def test_each_chunk_gives_questions_with_answers_and_their_source(
     assert [t.metadata["source"] for t in tasks] == sorted(t.metadata["source"] for t in tasks)
 
 
+@pytest.mark.whole
 def test_a_second_read_asks_nothing_and_is_the_same(served: Endpoint, library: Path, tmp_path: Path) -> None:
     first = read(served, tmp_path, documents=library)
     calls = len(served.asked)
     assert read(served, tmp_path, documents=library) == first and len(served.asked) == calls
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "change",
     [{"model": {"model": "other"}}, {"instructions": "In French."}, {"temperature": 0.1}, {"per_chunk": 3}],
@@ -100,6 +103,7 @@ def test_whatever_matters_to_an_answer_is_asked_anew(
     assert len(served.asked) == 60
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "change",
     [{"model": {"concurrency": 1, "timeout": 9, "prompt_price": 1}}, {"limit": 3}, {"similarity": 0.5}],
@@ -112,6 +116,7 @@ def test_what_does_not_matter_to_an_answer_is_not_asked_anew(
     assert len(served.asked) == 30
 
 
+@pytest.mark.whole
 def test_a_changed_document_asks_for_its_changed_chunk_only(
     served: Endpoint, library: Path, tmp_path: Path
 ) -> None:
@@ -126,6 +131,7 @@ def test_a_changed_document_asks_for_its_changed_chunk_only(
     assert gone == {"Elms grow three", "They like three Elms"}
 
 
+@pytest.mark.whole
 def test_training_and_validation_share_no_chunk(served: Endpoint, library: Path, tmp_path: Path) -> None:
     parts = {
         part: read(served, tmp_path, documents=library, part=part, hold_out=0.3)
@@ -154,6 +160,7 @@ def test_examples_give_variations(served: Endpoint, examples: Path, tmp_path: Pa
     assert len({json.dumps(examples) for examples in shown}) == 4
 
 
+@pytest.mark.whole
 def test_examples_are_shown_with_documents_for_their_style(
     served: Endpoint, examples: Path, library: Path, tmp_path: Path
 ) -> None:
@@ -162,6 +169,7 @@ def test_examples_are_shown_with_documents_for_their_style(
     assert all(len(json.loads(b["messages"][1]["content"])["examples"]) == 2 for b in served.asked)
 
 
+@pytest.mark.whole
 def test_a_new_document_in_front_asks_for_its_own_chunks_only(
     served: Endpoint, examples: Path, library: Path, tmp_path: Path
 ) -> None:
@@ -179,6 +187,7 @@ def test_a_repeated_example_is_no_new_task(served: Endpoint, examples: Path, tmp
     assert [(t.query, t.metadata["answer"]) for t in tasks] == [("New one?", "2")]
 
 
+@pytest.mark.whole
 def test_what_the_check_finds_bad_is_dropped(served: Endpoint, library: Path, tmp_path: Path) -> None:
     def answer(system: str, given: Any) -> str:
         text = write_tasks(system, given)
@@ -225,6 +234,7 @@ def test_an_embedding_model_decides_where_one_is_given(
 # ------------------------------------------------------------------ trouble
 
 
+@pytest.mark.whole
 def test_malformed_answers_are_asked_anew(served: Endpoint, library: Path, tmp_path: Path) -> None:
     bad = ["I cannot.", '{"tasks": [{"question": "q"}]}', "[1]", '{"tasks": 3}']
     hopeless = "Oaks grow one"
@@ -248,12 +258,14 @@ def test_scores_that_are_no_numbers_are_asked_for_anew(scores: str) -> None:
         read_scores(scores, 2)
 
 
+@pytest.mark.whole
 def test_a_model_that_writes_no_json_is_an_error(served: Endpoint, library: Path, tmp_path: Path) -> None:
     served.answer = lambda system, given: "no"
     with pytest.raises(AjetError, match="no answer of the model could be read as tasks"):
         read(served, tmp_path, documents=library)
 
 
+@pytest.mark.whole
 def test_refusals_are_tried_again_and_other_errors_are_not(
     served: Endpoint, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +284,7 @@ def test_an_endpoint_that_is_not_there(library: Path, tmp_path: Path) -> None:
         read(gone, tmp_path, documents=library, model={"retries": 0})
 
 
+@pytest.mark.whole
 def test_what_was_answered_before_an_error_is_kept(served: Endpoint, library: Path, tmp_path: Path) -> None:
     served.refuse = []
     count = 0
@@ -302,6 +315,7 @@ def test_it_needs_material(served: Endpoint, tmp_path: Path) -> None:
         read(served, tmp_path, examples=tmp_path / "none.jsonl")
 
 
+@pytest.mark.whole
 def test_progress_and_cost_are_told(served: Endpoint, library: Path, tmp_path: Path) -> None:
     class Told(Silent):
         def __init__(self) -> None:
@@ -401,6 +415,7 @@ def test_the_command_writes_training_and_validation_files_that_the_job_can_read(
     assert not chunks[0] & chunks[1]
 
 
+@pytest.mark.whole
 def test_the_command_takes_a_job_file_and_says_what_is_missing(
     served: Endpoint, library: Path, tmp_path: Path, ajet: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,6 +471,7 @@ def test_where_to_write_is_checked_before_anything_is_asked(
     assert not served.asked
 
 
+@pytest.mark.whole
 def test_it_can_be_read_where_a_loop_is_running(served: Endpoint, library: Path, tmp_path: Path) -> None:
     async def in_a_notebook() -> list[Task]:
         return read(served, tmp_path, documents=library)

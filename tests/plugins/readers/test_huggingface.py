@@ -156,6 +156,7 @@ def test_a_broken_file(tmp_path: Path) -> None:
     assert ".xyz is not a format of `huggingface`" in fault(tmp_path / "rows.xyz")
 
 
+@pytest.mark.whole
 def test_without_the_library_the_error_says_how_to_install_it(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['datasets'] = None\n"

@@ -289,6 +289,7 @@ def test_a_line_that_is_too_long_is_named_with_the_key_to_raise(tmp_path: Path) 
     assert len(read(path, max_line=2)) == 3
 
 
+@pytest.mark.whole
 def test_a_very_long_line_is_never_loaded(tmp_path: Path) -> None:
     """The file has a hole of a quarter of a gigabyte, so that it takes no room."""
     path = write(tmp_path, {"query": "a"})

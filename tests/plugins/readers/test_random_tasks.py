@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from ajet_readers import RandomTasks
 
 
@@ -28,5 +30,6 @@ def test_ids_are_unique_within_and_between_seeds() -> None:
     assert len(set(ids)) == 40
 
 
+@pytest.mark.whole
 def test_it_keeps_to_the_contract_of_readers(check_reader: Any) -> None:
     assert len(check_reader(RandomTasks(count=30, seed=1))) == 30

@@ -110,6 +110,7 @@ def test_every_reader_has_its_place_on_the_page() -> None:
     assert ours == set(SECTIONS) - others | {"random"}
 
 
+@pytest.mark.whole
 def test_the_first_block(folder: Path) -> None:
     text = blocks(PAGE, "yaml")[0]
     [reader, held_out] = readers(
@@ -119,6 +120,7 @@ def test_the_first_block(folder: Path) -> None:
     assert 0 <= len(list(held_out.tasks())) < 5
 
 
+@pytest.mark.whole
 def test_the_selectors(folder: Path) -> None:
     section = SECTIONS["Which tasks a step takes"]
     [spec] = [yaml.safe_load(block)["task"] for block in blocks(section, "yaml")]
@@ -136,12 +138,14 @@ def test_the_selectors(folder: Path) -> None:
     assert SelectorSettings.model_fields.keys() - {"type"} < named
 
 
+@pytest.mark.whole
 def test_jsonl(folder: Path) -> None:
     [reader] = readers(blocks(SECTIONS["jsonl"], "yaml")[0], folder)
     found = [(t.query, t.metadata["answer"]) for t in check_reader(reader)]
     assert found == [("12 * 3", "36"), ("100 - 1", "99"), ("9 * 9", "81")]
 
 
+@pytest.mark.whole
 def test_huggingface(folder: Path) -> None:
     train, test = (check_reader(r) for r in readers(blocks(SECTIONS["huggingface"], "yaml")[0], folder))
     assert len(train) == 4 and [t.metadata["answer"] for t in test] == ["0", "1"]
@@ -157,6 +161,7 @@ def test_reasoning_gym(folder: Path) -> None:
     assert judge["judge"](train[0], WorkflowOutput(response="1")) < 0.1
 
 
+@pytest.mark.whole
 def test_gymnasium(folder: Path) -> None:
     import asyncio
 
@@ -167,6 +172,7 @@ def test_gymnasium(folder: Path) -> None:
     assert asyncio.run(workflow["run"](train[0])) == 0.0
 
 
+@pytest.mark.whole
 def test_environment(folder: Path, capsys: pytest.CaptureFixture[str], model: Endpoint) -> None:
     with serving(load(folder / "lake.py").Guess) as url:
         job = blocks(SECTIONS["environment"], "yaml")[0]
@@ -200,6 +206,7 @@ def test_gymnasium_is_served_as_the_page_says() -> None:
     assert served(command[3], json.loads(command[command.index("--options") + 1])).env_type == "FrozenLake-v1"
 
 
+@pytest.mark.whole
 def test_generated(folder: Path, model: Endpoint, capsys: pytest.CaptureFixture[str]) -> None:
     out = ajet(blocks(SECTIONS["generated"], "")[0], model, capsys)
     counts = [int(n) for n in re.findall(r"^(\d+) tasks in", out, re.MULTILINE)]
@@ -209,6 +216,7 @@ def test_generated(folder: Path, model: Endpoint, capsys: pytest.CaptureFixture[
     assert tasks and {t.metadata["source"].rpartition("/")[2] for t in tasks} == {"examples.jsonl"}
 
 
+@pytest.mark.whole
 def test_traces(folder: Path, model: Endpoint, capsys: pytest.CaptureFixture[str]) -> None:
     command = blocks(SECTIONS["traces"], "")[0]
     assert "3 new tasks added" in ajet(command, model, capsys)

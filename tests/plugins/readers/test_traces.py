@@ -516,6 +516,7 @@ def test_filters_are_chained(many: Path, filters: Any, left: str) -> None:
         assert letters_of(read(many, filters=filters)) == left
 
 
+@pytest.mark.whole
 def test_a_model_chooses_and_is_asked_once_about_each(many: Path) -> None:
     def answer(system: str, given: Any) -> str:
         assert "could be sold" in system

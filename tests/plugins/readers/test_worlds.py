@@ -49,6 +49,7 @@ def test_puzzles_come_with_what_the_library_scores_by() -> None:
         assert score(task.metadata["answer"], entry) == 1.0 and score("1", entry) < 0.1
 
 
+@pytest.mark.whole
 def test_a_larger_size_only_adds_and_neighbouring_seeds_share_nothing() -> None:
     pytest.importorskip("reasoning_gym")
     few, many, other = (

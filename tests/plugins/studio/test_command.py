@@ -40,6 +40,7 @@ def started(*arguments: str, folder: Path) -> Iterator[tuple[subprocess.Popen[st
             process.kill()
 
 
+@pytest.mark.whole
 def test_it_prints_an_address_that_opens_with_a_token_of_its_own_and_ends_cleanly(tmp_path: Path) -> None:
     runs.append(tmp_path / "runs" / "a", runs.line("1.0/t/0"))
     start = ("--port", "0")

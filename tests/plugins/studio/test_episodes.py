@@ -24,6 +24,7 @@ def rows(studio: runs.Studio, run: Path, **query: Any) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.whole
 def test_the_list_agrees_with_the_core_s_reader(studio: runs.Studio, trained: Path) -> None:
     entries = read_run(trained).entries
     found = rows(studio, trained, limit=200)

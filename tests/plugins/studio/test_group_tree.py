@@ -34,6 +34,7 @@ def forked(kept: Path, request: pytest.FixtureRequest, folder: Path) -> str:
     return "forked"
 
 
+@pytest.mark.whole
 def test_a_tree_has_the_advantages_that_were_trained(own: runs.Studio, folder: Path, forked: str) -> None:
     trained = trained_advantages(folder / forked, 1)
     assert trained

@@ -74,6 +74,7 @@ def test_not_a_number_is_null(own: runs.Studio, folder: Path) -> None:
     assert own.get("group", run="a", phase="train", step=1, task="t")["rows"][0]["advantage"] is None
 
 
+@pytest.mark.whole
 def test_a_line_of_ten_megabytes_is_an_episode_like_any_other(own: runs.Studio, folder: Path) -> None:
     text = "word " * 2_000_000
     runs.append(

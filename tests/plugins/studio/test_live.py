@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.patience import PATIENCE
 
@@ -24,6 +25,7 @@ def events(answer: httpx.Response) -> Iterator[dict[str, int]]:
             yield json.loads(line.removeprefix("data: "))
 
 
+@pytest.mark.whole
 def test_the_page_is_told_of_new_episodes_and_steps(own: runs.Studio, folder: Path) -> None:
     run = folder / "a"
     runs.append(run, runs.line("1.0/t/0"))
@@ -37,6 +39,7 @@ def test_the_page_is_told_of_new_episodes_and_steps(own: runs.Studio, folder: Pa
     assert own.get("episodes", run="a")["total"] == 3
 
 
+@pytest.mark.whole
 def test_the_page_is_told_of_what_happened_between_its_answer_and_the_moment_it_listens(
     own: runs.Studio, folder: Path
 ) -> None:

@@ -117,6 +117,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.whole
 def test_every_view_has_an_address_and_fits_a_narrow_window(reader: browser.Reader) -> None:
     for path, heading in VIEWS.values():
         assert reader.studio.client.get(path).text == (PAGE / "index.html").read_text()
@@ -129,6 +130,7 @@ def test_every_view_has_an_address_and_fits_a_narrow_window(reader: browser.Read
 
 
 # A page of curves, a table, a transcript, and cards.
+@pytest.mark.whole
 @pytest.mark.parametrize("view", fast({2, 4, 10, 12}, list(VIEWS)))
 def test_no_view_has_a_serious_problem_of_access(reader: browser.Reader, view: str) -> None:
     reader.open(VIEWS[view][0])
@@ -153,6 +155,7 @@ def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
 # --------------------------------------------------------------------------- keyboard
 
 
+@pytest.mark.kept
 def test_by_keyboard_from_the_runs_to_a_token_and_back(reader: browser.Reader) -> None:
     reader.open("/")
     reader.press("/")
@@ -189,6 +192,7 @@ def test_by_keyboard_from_the_runs_to_a_token_and_back(reader: browser.Reader) -
     assert reader.page.url == f"{reader.studio.url}/"
 
 
+@pytest.mark.whole
 def test_the_keys_are_listed_and_can_be_turned_off(reader: browser.Reader) -> None:
     reader.open("/")
     reader.press("?")
@@ -205,6 +209,7 @@ def test_the_keys_are_listed_and_can_be_turned_off(reader: browser.Reader) -> No
     assert reader.page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
 
 
+@pytest.mark.whole
 def test_single_letters_in_a_field_are_text(reader: browser.Reader) -> None:
     reader.open(VIEWS["episode"][0])
     reader.press("e")
@@ -216,6 +221,7 @@ def test_single_letters_in_a_field_are_text(reader: browser.Reader) -> None:
 # --------------------------------------------------------------------------- runs and curves
 
 
+@pytest.mark.whole
 def test_runs_are_sorted_filtered_and_compared(reader: browser.Reader) -> None:
     reader.open("/")
     names = reader.page.locator("tbody th a")
@@ -241,6 +247,7 @@ def test_runs_are_sorted_filtered_and_compared(reader: browser.Reader) -> None:
     reader.arrives("choose=steady")
 
 
+@pytest.mark.whole
 def test_checks_and_evaluations_are_found_by_the_filter_alone(watcher: browser.Reader, folder: Path) -> None:
     for name, backbone in (("20250101-000000-trained", "local"), ("20250102-000000-check", "debug")):
         runs.append(folder / name, runs.line("1.0/t/0"))
@@ -254,6 +261,7 @@ def test_checks_and_evaluations_are_found_by_the_filter_alone(watcher: browser.R
     assert names.all_text_contents() == ["20250102-000000-check"]
 
 
+@pytest.mark.whole
 def test_the_page_draws_what_the_server_says_and_reads_it_out(reader: browser.Reader) -> None:
     reader.open(address("/run", run="steady", metric="reward"))
     points = reader.studio.get("series", run="steady", name="reward", phase="train")["points"]
@@ -276,6 +284,7 @@ def test_the_page_draws_what_the_server_says_and_reads_it_out(reader: browser.Re
     assert "metric=reward&metric=accuracy" in reader.page.url
 
 
+@pytest.mark.whole
 def test_columns_of_the_runs_are_chosen_and_remembered(watcher: browser.Reader, folder: Path) -> None:
     for name, after in (("low", 0.5), ("high", 0.9)):
         runs.append(folder / name, runs.line("1.0/t/0"))
@@ -307,6 +316,7 @@ def test_columns_of_the_runs_are_chosen_and_remembered(watcher: browser.Reader, 
     )
 
 
+@pytest.mark.whole
 def test_a_folder_that_is_a_run_opens_as_the_run(anyone: browser.Reader, trained: Path) -> None:
     with runs.serving(trained) as alone, anyone.at(alone) as reader:
         reader.open("/")
@@ -330,6 +340,7 @@ def _curves(run: Path, steps: int = 20) -> None:
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in values))
 
 
+@pytest.mark.whole
 def test_curves_have_axes_points_a_log_scale_and_time(watcher: browser.Reader, folder: Path) -> None:
     _curves(folder / "a")
     watcher.open(address("/run", ("metric", "reward"), ("metric", "loss"), run="a"))
@@ -353,6 +364,7 @@ def test_curves_have_axes_points_a_log_scale_and_time(watcher: browser.Reader, f
     assert "scale=log&over=time" in watcher.page.url
 
 
+@pytest.mark.whole
 def test_a_drag_or_a_key_zooms_all_curves_and_one_place_is_marked_in_all(
     watcher: browser.Reader, folder: Path
 ) -> None:
@@ -383,6 +395,7 @@ def test_a_drag_or_a_key_zooms_all_curves_and_one_place_is_marked_in_all(
     watcher.page.get_by_role("button", name="Show all").wait_for(state="hidden")
 
 
+@pytest.mark.whole
 def test_a_comparison_says_how_far_runs_are_from_the_first(watcher: browser.Reader, folder: Path) -> None:
     for name, rate in (("a", 1e-4), ("b", 2e-3)):
         runs.append(folder / name, runs.line("1.0/t/0"))
@@ -405,6 +418,7 @@ def test_a_comparison_says_how_far_runs_are_from_the_first(watcher: browser.Read
     watcher.sees("No metrics of validation: a")
 
 
+@pytest.mark.whole
 def test_filters_are_in_the_address_and_back_restores_them(reader: browser.Reader) -> None:
     reader.open(VIEWS["episodes"][0])
     reader.page.get_by_label("Phase").select_option("validation")
@@ -422,6 +436,7 @@ def test_filters_are_in_the_address_and_back_restores_them(reader: browser.Reade
     assert reader.page.get_by_label("Phase").input_value() == "validation"
 
 
+@pytest.mark.whole
 def test_a_search_marks_the_words_and_leads_to_the_episode(reader: browser.Reader) -> None:
     reader.open(address("/run", run="steady"))
     reader.press("/")
@@ -460,6 +475,7 @@ def test_an_episode_shows_its_lanes_tools_reasoning_and_breaks(reader: browser.R
     reader.page.locator(":focus", has_text=re.compile("^Call 0")).wait_for()
 
 
+@pytest.mark.whole
 def test_a_token_tells_what_the_server_says_of_it(reader: browser.Reader) -> None:
     rows = reader.studio.get("tokens", run="steady", id=EPISODE, timeline=0)["rows"]
     place = next(i for i, row in enumerate(rows) if row["trained"])
@@ -488,6 +504,7 @@ def test_a_token_tells_what_the_server_says_of_it(reader: browser.Reader) -> Non
         assert name in cell.get_attribute("class").split()
 
 
+@pytest.mark.whole
 def test_token_lines_end_with_line_feeds(reader: browser.Reader) -> None:
     reader.open(VIEWS["tokens"][0])
     lines = [line.locator(".token").all_inner_texts() for line in reader.page.locator(".tokens .line").all()]
@@ -538,6 +555,7 @@ def test_failed_members_come_first_and_large_rewards_are_short(watcher: browser.
     assert watcher.too_wide() <= 0
 
 
+@pytest.mark.whole
 def test_a_long_response_is_read_to_its_end(watcher: browser.Reader, folder: Path) -> None:
     text = "".join(f"{n} " for n in range(30_000))
     runs.append(folder / "a", runs.line("1.0/t/0", response=text))
@@ -572,6 +590,7 @@ def forked(recorded: Runs, folder: Path) -> str:  # noqa: F811
     return "forked"
 
 
+@pytest.mark.whole
 def test_the_tree_of_a_group_is_drawn_and_leads_to_its_episodes(watcher: browser.Reader, forked: str) -> None:
     task = watcher.studio.get("episodes", run=forked)["rows"][0]["task"]
     watcher.open(f"/group?run={forked}&phase=train&step=1&task={task}")
@@ -589,6 +608,7 @@ def test_the_tree_of_a_group_is_drawn_and_leads_to_its_episodes(watcher: browser
     watcher.arrives("/episode?")
 
 
+@pytest.mark.whole
 def test_an_episode_is_rated_by_keyboard_and_by_form(reader: browser.Reader, shown: Path) -> None:
     reader.open(VIEWS["episode"][0])
     reader.press("+")
@@ -624,6 +644,7 @@ def test_two_episodes_of_a_task_stand_side_by_side(reader: browser.Reader) -> No
 # --------------------------------------------------------------------------- a run that grows
 
 
+@pytest.mark.whole
 def test_a_live_run_grows_on_the_page_and_keeps_scroll_and_focus(
     watcher: browser.Reader, folder: Path
 ) -> None:
@@ -651,6 +672,7 @@ def test_a_live_run_grows_on_the_page_and_keeps_scroll_and_focus(
     watcher.sees("last: 0.75")
 
 
+@pytest.mark.whole
 def test_rows_that_did_not_arrive_are_asked_for_again(watcher: browser.Reader, folder: Path) -> None:
     runs.append(folder / "a", *(runs.line(f"1.0/t{n}/0") for n in range(150)))
     watcher.page.route("**/api/episodes?*offset=100*", lambda route: route.abort(), times=1)
@@ -661,6 +683,7 @@ def test_rows_that_did_not_arrive_are_asked_for_again(watcher: browser.Reader, f
     watcher.sees("t149")
 
 
+@pytest.mark.whole
 def test_a_store_shows_its_versions_and_why_one_was_kept_back(anyone: browser.Reader, tmp_path: Path) -> None:
     pytest.importorskip("ajet_online", reason="the store is one of ajet-plugin-online")
     from ajet_online.store import Store
@@ -691,6 +714,7 @@ def test_a_store_shows_its_versions_and_why_one_was_kept_back(anyone: browser.Re
     store.close()
 
 
+@pytest.mark.whole
 def test_what_a_run_writes_before_the_page_listens_appears(watcher: browser.Reader, folder: Path) -> None:
     run = folder / "live"
     runs.append(run, runs.line("1.0/t/0"))
@@ -705,6 +729,7 @@ def test_what_a_run_writes_before_the_page_listens_appears(watcher: browser.Read
     watcher.sees("last: 0.75")
 
 
+@pytest.mark.whole
 def test_steps_and_groups_grow_too(watcher: browser.Reader, folder: Path) -> None:
     run = folder / "live"
     runs.append(run, runs.line("1.0/t/0"))
@@ -722,6 +747,7 @@ def _metrics(run: Path, step: int, reward: float) -> None:
         file.write(json.dumps({"type": "train", "step": step, "reward": reward, "episodes": 1}) + "\n")
 
 
+@pytest.mark.whole
 def test_a_deleted_run_and_a_torn_line_are_said_in_words(watcher: browser.Reader, folder: Path) -> None:
     run = folder / "a"
     runs.append(run, runs.line("1.0/t/0"), runs.line("1.0/t/1")[:50])
@@ -739,6 +765,7 @@ def test_a_deleted_run_and_a_torn_line_are_said_in_words(watcher: browser.Reader
 # --------------------------------------------------------------------------- much of it, and hostile
 
 
+@pytest.mark.whole
 def test_long_tables_have_few_nodes_and_every_row(watcher: browser.Reader, folder: Path) -> None:
     runs.append(folder / "a", *(runs.line(f"{n // 50}.0/task-{n}/0", step=n // 50) for n in range(5000)))
     watcher.open(address("/run", run="a", tab="episodes"))
@@ -784,6 +811,7 @@ SHOWN = (
 )
 
 
+@pytest.mark.whole
 def test_hostile_text_is_shown_as_text(watcher: browser.Reader, folder: Path) -> None:
     run = folder / "a"
     call = {"id": "1", "function": {"name": HOSTILE, "arguments": HOSTILE}}
@@ -842,6 +870,7 @@ ELSEWHERE = {"store": "traces.db", "grouptree": "forks"}
 
 
 # One view shows that a picture can be made; all of them are in `make test-slow`.
+@pytest.mark.whole
 @pytest.mark.parametrize("view", fast({0}, [view for view in PICTURES if NEW or view not in ELSEWHERE]))
 def test_the_pictures_of_the_documentation_are_views_of_now(
     anyone: browser.Reader, shown: Path, view: str, tmp_path: Path

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from ajet.reports.recording import recording_of
 from ajet.rollout.recording import Recording
 
 from . import runs
 
 
+@pytest.mark.whole
 def test_the_download_is_the_recording_that_ajet_show_makes(
     studio: runs.Studio, trained: Path, tmp_path: Path
 ) -> None:

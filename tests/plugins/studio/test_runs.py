@@ -104,6 +104,7 @@ def test_a_row_has_what_tells_runs_of_a_sweep_apart(own: runs.Studio, folder: Pa
         assert len(own.get("runs")["runs"]) == 1
 
 
+@pytest.mark.whole
 def test_a_training_loop_of_ones_own_has_no_number_of_steps_to_reach(
     own: runs.Studio, folder: Path, trained: Path
 ) -> None:

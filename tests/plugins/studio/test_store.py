@@ -53,6 +53,7 @@ def soon(ask: Any, wanted: Any) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.whole
 def test_the_store_is_a_live_run_and_its_conversations_are_episodes(
     studio: runs.Studio, store: Store
 ) -> None:
@@ -82,6 +83,7 @@ def test_what_is_recorded_later_appears_once(studio: runs.Studio, store: Store) 
     assert studio.get("run", run=".")["phases"]["online"]["episodes"] == 2
 
 
+@pytest.mark.whole
 def test_a_store_has_the_times_of_its_replies_and_counts_what_was_trained(
     studio: runs.Studio, store: Store
 ) -> None:
@@ -156,6 +158,7 @@ def test_ratings_are_feedback_in_the_store(studio: runs.Studio, store: Store) ->
     assert "only the first one counts" in again.json()["error"]
 
 
+@pytest.mark.whole
 def test_a_store_that_cannot_be_read_is_said_on_the_page(
     studio: runs.Studio, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

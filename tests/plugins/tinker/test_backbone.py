@@ -12,6 +12,7 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "check",
     fast([n for n, check in enumerate(BACKBONE_CHECKS) if check not in ELSEWHERE], BACKBONE_CHECKS),
@@ -21,6 +22,7 @@ def test_it_keeps_to_the_contract_of_backbones(check, subject):
     check(subject)
 
 
+@pytest.mark.whole
 def test_a_run_may_ask_for_all_that_it_declares_at_once(subject):
     asked = {}
     for capability, keys in subject.optional().items():

@@ -12,6 +12,8 @@ from ajet_tinker.backbone import TinkerEnginePlugin
 from tests.patience import PATIENCE
 from tests.plugins.tinker.conftest import section_of, served
 
+pytestmark = pytest.mark.whole
+
 WHAT_TINKER_CANNOT_DO = {
     conformance.check_temperature_divides_the_logits: "it scores at temperature 1 alone",
     conformance.check_logprobs_are_probabilities: "so",

@@ -84,6 +84,7 @@ def test_an_address_without_a_service_is_named(subject, service, address):
     assert f"no service answers at {address} (" in text and "backbone.tinker.base_url" in text
 
 
+@pytest.mark.whole
 def test_a_service_that_does_not_answer_is_given_up_at_the_deadline(subject, service):
     service.silent.add("create_model")
     text = error_of(subject, {"backbone.tinker.timeout": "3s"})
@@ -131,6 +132,7 @@ def test_what_tinker_cannot_do_is_refused_by_name(subject, service, keys, named)
 # ------------------------------------------------------------------ in the middle of a run
 
 
+@pytest.mark.whole
 def test_a_run_that_the_service_failed_is_resumed_after_its_last_checkpoint(subject, service):
     service.fail["optim_step", 2] = ("the cluster is restarting\nwith a long trace", "server")
     text = error_of(subject, {})
@@ -145,6 +147,7 @@ def test_a_run_that_the_service_failed_is_resumed_after_its_last_checkpoint(subj
     assert steps_in(run_dir) == [1, 2, 3]
 
 
+@pytest.mark.whole
 def test_an_episode_whose_reply_failed_is_repeated(subject, service):
     service.fail["sample", 3] = ("a sampler was lost", "server")
     result = subject.run({"train.steps": 1})
@@ -152,11 +155,13 @@ def test_an_episode_whose_reply_failed_is_repeated(subject, service):
     assert service.calls["sample"] > 8, "four episodes have eight calls, and one was repeated"
 
 
+@pytest.mark.whole
 def test_a_gradient_that_failed_is_named(subject, service):
     service.fail["forward_backward", 1] = ("out of memory", "server")
     assert "forward_backward of mini-batch 1 of 1 failed: out of memory" in error_of(subject, {})
 
 
+@pytest.mark.whole
 def test_a_resumed_run_has_the_optimizer_state_of_its_checkpoint(finished):
     service, subject, result = finished
     checkpoint = result.checkpoint
@@ -176,12 +181,14 @@ def test_a_resumed_run_has_the_optimizer_state_of_its_checkpoint(finished):
     assert restored["state"] and trainer.version == saved.version == 2
 
 
+@pytest.mark.whole
 def test_an_answer_that_does_not_come_ends_the_run_at_the_deadline(subject, service):
     service.silent.add("optim_step")
     text = error_of(subject, {"backbone.tinker.timeout": 3})
     assert "optim_step of mini-batch 1 of 1 got no answer within 3 seconds (backbone.tinker.timeout)" in text
 
 
+@pytest.mark.whole
 def test_a_checkpoint_that_tinker_has_deleted_is_skipped(finished, copied, monkeypatch):
     service, subject, _ = finished
     run_dir, last = copied
@@ -192,6 +199,7 @@ def test_a_checkpoint_that_tinker_has_deleted_is_skipped(finished, copied, monke
     )
 
 
+@pytest.mark.whole
 def test_a_checkpoint_file_that_cannot_be_read_is_skipped(finished, copied):
     _, subject, _ = finished
     run_dir, last = copied

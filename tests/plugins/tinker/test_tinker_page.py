@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 import yaml
 
 import ajet
@@ -12,6 +13,7 @@ from tests.plugins.tinker.test_training import TASKS, share_of_digits, talk
 PAGE = page("docs/gpu.md")
 
 
+@pytest.mark.whole
 def test_its_job_runs_on_a_service_at_another_address(folder, service, section, tmp_path):
     (tmp_path / "job.yaml").write_text(files(PAGE)["job.yaml"])
     shown = yaml.safe_load(files(PAGE)["job.yaml"])["backbone"]["tinker"]

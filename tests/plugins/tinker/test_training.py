@@ -67,6 +67,7 @@ def test_reward_rises(folder, service, section, tmp_path):
     assert np.mean(rewards[-3:]) > np.mean(rewards[:3]) + 0.2, rewards
 
 
+@pytest.mark.whole
 def test_logprobs_match_those_of_sampling_after_each_step(folder, service, section, tmp_path):
     run = ajet.run(**job(folder, section, tmp_path, **{"rollout.group_size": 4}), steps=3)
     for line in run.metrics:
@@ -76,6 +77,7 @@ def test_logprobs_match_those_of_sampling_after_each_step(folder, service, secti
     assert service.finished[-1] == "success"
 
 
+@pytest.mark.whole
 def test_keys_reach_the_service(folder, service, section, tmp_path):
     keys = {"train.weight_decay": 0.1, "train.max_grad_norm": 0.5, "train.adam_epsilon": 1e-6}
     own = {"train_mlp": False, "ttl_days": 2, "rank": 3}
@@ -172,6 +174,7 @@ def expected_weights(run, batch, base):
     ),
     ids=lambda given: getattr(given, "name", None) or "+".join(given) or "plain",
 )
+@pytest.mark.kept
 def test_a_step_is_that_of_the_jobs_own_loss(algorithm, settings, base, folder, service, section):
     train = TrainSettings(**settings)
     trainer = Tinker(**section).trainer(str(folder), train, seed=3, deterministic=False, progress=Silent())
@@ -194,6 +197,7 @@ def test_a_step_is_that_of_the_jobs_own_loss(algorithm, settings, base, folder, 
         trainer.service.close()
 
 
+@pytest.mark.whole
 def test_samples_without_credit_are_not_sent(folder, service, section):
     trainer = Tinker(**section).trainer(
         str(folder), TrainSettings(), seed=0, deterministic=False, progress=Silent()
@@ -207,6 +211,7 @@ def test_samples_without_credit_are_not_sent(folder, service, section):
     assert service.calls["optim_step"] == service.calls["forward_backward"] == 1
 
 
+@pytest.mark.whole
 def test_a_loss_that_is_not_finite_takes_no_step(folder, service, section):
     trainer = Tinker(**section).trainer(
         str(folder), TrainSettings(), seed=0, deterministic=False, progress=Silent()
@@ -220,6 +225,7 @@ def test_a_loss_that_is_not_finite_takes_no_step(folder, service, section):
     assert service.calls["optim_step"] == 0
 
 
+@pytest.mark.whole
 def test_a_checkpoint_is_evaluated(folder, service, section, tmp_path):
     folder = shutil.copytree(folder, tmp_path / "model")
     (folder / "generation_config.json").write_text('{"eos_token_id": [0]}')
@@ -239,6 +245,7 @@ def test_a_checkpoint_is_evaluated(folder, service, section, tmp_path):
     assert KEY not in "".join(f.read_text() for f in trained.dir.rglob("*.json*"))
 
 
+@pytest.mark.whole
 def test_both_sides_of_a_pair_are_in_one_loss(folder, service, section):
     train, algorithm = TrainSettings(), DPO()
     trainer = Tinker(**section).trainer(str(folder), train, seed=3, deterministic=False, progress=Silent())

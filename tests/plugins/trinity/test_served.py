@@ -77,6 +77,7 @@ def run(engine: ServedEngine, use: Callable[[ServedEngine], Awaitable[Any]]) -> 
     return asyncio.run(whole())
 
 
+@pytest.mark.whole
 def test_prompts_and_answers_travel_as_token_ids(server: Any, tokenizer: Any) -> None:
     engine = engine_of(server, tokenizer)
     engine.version = 3
@@ -99,6 +100,7 @@ def test_an_answer_without_token_ids_is_an_error(tokenizer: Any) -> None:
             run(engine_of(running, tokenizer), lambda e: e.generate(request))
 
 
+@pytest.mark.whole
 def test_a_refused_request_is_an_error_that_names_the_server(tokenizer: Any) -> None:
     with httpserver.HTTPServer(host="127.0.0.1") as running:
         running.expect_request("/v1/completions").respond_with_data("no such model", status=404)
@@ -116,6 +118,7 @@ def job_file(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.whole
 def test_a_group_of_episodes_becomes_timelines_of_several_calls(
     server: Any, tokenizer: Any, job_file: Path
 ) -> None:

@@ -90,6 +90,7 @@ def sync_agent(task: Task) -> str:
     return "done"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("workflow", fast({0}, [agent, sync_agent]))
 def test_with_a_fifth_of_episodes_failing_or_hanging_creates_equal_releases(
     bench: Any, tokenizer: Any, url: str, workflow: Any
@@ -115,6 +116,7 @@ def test_with_a_fifth_of_episodes_failing_or_hanging_creates_equal_releases(
     assert found["expired"] == 0, "released by the episodes, not by the service's patience"
 
 
+@pytest.mark.whole
 def test_episodes_that_are_cancelled_release(bench: Any, tokenizer: Any, url: str) -> None:
     rollout = bench(ScriptedEngine(tokenizer, say)).rollout(agent)
 
@@ -157,6 +159,7 @@ def test_a_thread_that_outlives_its_episode_opens_nothing_more(bench: Any, token
     assert health(url)["created"] == 0
 
 
+@pytest.mark.whole
 def test_killed_subprocesses_leave_nothing_open(
     bench: Any, tokenizer: Any, impatient: str, tmp_path: Path
 ) -> None:

@@ -184,6 +184,7 @@ serve(Hanging, port=0)
 """
 
 
+@pytest.mark.whole
 def test_sigterm_ends_a_service_whose_environments_do_not_close() -> None:
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, "-c", SERVICE], stdout=pipe, stderr=pipe, text=True)

@@ -50,6 +50,7 @@ def test_an_episode_from_an_asynchronous_workflow(url: str, env_type: str) -> No
     assert health(url)["released"] == 1
 
 
+@pytest.mark.whole
 def test_many_episodes_at_once_do_not_wait_for_each_other(url: str) -> None:
     Counting.meeting = threading.Barrier(30)
 
@@ -160,6 +161,7 @@ def test_a_release_that_overtakes_its_creation_wins(url: str) -> None:
     assert late.status_code == 409 and health(url)["created"] == 0
 
 
+@pytest.mark.whole
 def test_a_release_during_the_creation_waits_for_it(url: str) -> None:
     body = {"env_type": "counting", "task_id": "1", "instance_id": "x", "params": {"does": {"start": 0.5}}}
     creating = threading.Thread(target=lambda: post(url, "/create", **body))
@@ -172,18 +174,21 @@ def test_a_release_during_the_creation_waits_for_it(url: str) -> None:
     assert (found["created"], found["released"], found["open"]) == (1, 1, 0)
 
 
+@pytest.mark.whole
 def test_an_instance_that_nobody_asks_for_expires(impatient: str) -> None:
     post(impatient, "/create", env_type="counting", task_id="1", instance_id="forgotten")
     found = settled(impatient, 1)
     assert (found["created"], found["released"], found["expired"]) == (1, 1, 1)
 
 
+@pytest.mark.whole
 def test_a_step_that_is_longer_than_the_idle_time_does_not_expire(impatient: str) -> None:
     with opened(impatient, does={"step": IDLE_SECONDS + 1.0}) as env:
         env.step(SAID)
     assert health(impatient)["expired"] == 0 and env.score == 0.5
 
 
+@pytest.mark.whole
 def test_a_service_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
     with serving(Counting) as url:
         pass
