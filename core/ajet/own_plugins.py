@@ -33,7 +33,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
         "section": "ajet astune astuner buffer cluster explorer synchronizer",
     },
     "online": {"algorithm": "kto reinforce", "command": "online", "reader": "store"},
-    "projects": {"command": "new"},
+    "projects": {"command": "new skill"},
     "prompts": {"backbone": "prompts", "command": "tune-prompt"},
     "readers": {"reader": "environment generated gymnasium huggingface jsonl random reasoning_gym traces"},
     "rejudge": {"command": "rejudge", "name": "Rejudged arejudge rejudge"},

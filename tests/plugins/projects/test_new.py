@@ -6,7 +6,6 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ FRAMEWORKS = {
     "openai-agents": "agents",
     "autogen": "autogen_agentchat",
 }
-MODULES = ("agent", "calculator", "judge", "my_agent", "workflow")
 ASK = """
 import httpx
 
@@ -40,18 +38,6 @@ async def ask(query):
 def model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
     """A tiny model, of which only the chat template is used."""
     return save_tiny_model(tmp_path_factory.mktemp("tiny"), tokenizer)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The working directory; what is imported from it is forgotten."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    kept = {name: sys.modules.pop(name) for name in MODULES if name in sys.modules}
-    yield tmp_path
-    for name in MODULES:
-        sys.modules.pop(name, None)
-    sys.modules.update(kept)
 
 
 def job(folder: Path) -> dict[str, Any]:
