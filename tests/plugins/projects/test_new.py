@@ -100,6 +100,7 @@ def test_plain_is_the_default(folder: Path, ajet: Program) -> None:
     assert one.pop("README.md").replace("# one", "# two") == two.pop("README.md") and one == two
 
 
+@pytest.mark.whole
 def test_the_tests_of_a_project_pass(folder: Path, ajet: Program) -> None:
     ajet("new", "sums")
     words = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", "sums", "sums"]
