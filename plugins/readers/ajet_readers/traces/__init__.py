@@ -20,16 +20,16 @@ class Traces(SelectingReader):
     """One task per trace: the user's question in its first call. Tasks are in order of time.
 
     Reads a file or a folder of files: AgentScope Studio's database, OpenTelemetry spans of generative AI (OTLP JSON,
-    or one span per line) and logs of OpenAI's APIs. The task's ``metadata`` contains the ``response``, the names of
-    the ``tools`` that were called, ``feedback`` (score from 0 to 1, comments) and, depending on ``answers``, an
-    ``answer``; from Studio also the ``project`` and the name of the ``run``.
+    or one span per line), trajectories in ATIF, and logs of OpenAI's APIs. The task's ``metadata`` contains the
+    ``response``, the names of the ``tools`` that were called, ``feedback`` (score from 0 to 1, comments) and,
+    depending on ``answers``, an ``answer``; from Studio also the ``project`` and the name of the ``run``.
     """
 
     name = "traces"
 
     path: Path = Field(description="A file, or a folder of files.")
-    format: Literal["studio", "otel", "openai"] | None = Field(
-        None, description="studio, otel or openai; default: detected from each file's content."
+    format: Literal["studio", "otel", "atif", "openai"] | None = Field(
+        None, description="studio, otel, atif or openai; default: detected from each file's content."
     )
     feedback: Path | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""Files that contain traces: AgentScope Studio's database, OpenTelemetry exports, logs of OpenAI calls."""
+"""Files that contain traces: AgentScope Studio's database, OpenTelemetry exports, trajectories in ATIF, logs of OpenAI calls."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ajet import ConfigError
 from ajet.interfaces.reader import content_id
 from ajet_readers.jsonl import parse_line, read_lines
+from ajet_readers.traces.atif import calls_of
 from ajet_readers.traces.feedback import Scale, read_feedback
 from ajet_readers.traces.spans import (
     EVALUATION,
@@ -23,7 +24,7 @@ from ajet_readers.traces.spans import (
 from ajet_readers.traces.studio import read_studio
 from ajet_readers.traces.trace import Call, Found, text_of
 
-Format = Literal["studio", "otel", "openai"]
+Format = Literal["studio", "otel", "atif", "openai"]
 _SUFFIXES = {".jsonl", ".ndjson", ".json", ".gz", ".db", ".sqlite", ".sqlite3", ".log"}
 _SQLITE = b"SQLite format 3\x00"
 
@@ -32,28 +33,32 @@ def read_traces(path: Path, form: Format | None, scale: Scale) -> Found:
     """All calls and feedback in a file, or in all files of a folder. Raises ConfigError that names the file and the part
     that cannot be read."""
     found = Found()
-    for file in _files(path):
+    for file in _files(path, form):
         (_READERS[form] if form else _reader_of(file))(file, found, scale)
     return found
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path, form: Format | None) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise ConfigError(f"{path}: no such file or folder. Check the reader's `path`.")
     files = sorted(f for f in path.rglob("*") if f.is_file() and f.suffix in _SUFFIXES)
+    if form == "atif":  # Harbor writes results, logs and settings beside each trajectory
+        files = [f for f in files if f.name.startswith("trajectory")] or files
     if not files:
         raise ConfigError(f"{path}: contains no traces; files may end with {', '.join(sorted(_SUFFIXES))}.")
     return files
 
 
 def _reader_of(file: Path) -> Callable[[Path, Found, Scale], None]:
-    """The reader for a file's content: a database, spans, or else logs."""
+    """The reader for a file's content: a database, trajectories, spans, or else logs."""
     with file.open("rb") as opened:
         if opened.read(len(_SQLITE)) == _SQLITE:
             return read_studio
     for _, record in _records(file):
+        if str(record.get("schema_version")).startswith("ATIF"):
+            return _atif
         spans = {"resourceSpans", "resourceLogs", "spans", "context", "span_id", "spanId"} & set(record)
         return _otel if spans else _openai
     return _openai  # empty
@@ -143,6 +148,18 @@ def _any_value(value: Mapping[str, Any]) -> Any:
     if "intValue" in value:
         return int(value["intValue"])
     return next((value[name] for name in ("stringValue", "doubleValue", "boolValue") if name in value), None)
+
+
+# --------------------------------------------------------------------------- trajectories
+
+
+def _atif(file: Path, found: Found, scale: Scale) -> None:
+    """Read trajectories: one object, a list, or one in each line."""
+    for place, record in _records(file):
+        try:
+            found.calls += calls_of(record)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{place}: cannot be read as a trajectory in ATIF ({error!r}).") from None
 
 
 # --------------------------------------------------------------------------- logs of OpenAI calls
@@ -271,5 +288,6 @@ def _has_lines(file: Path) -> bool:
 _READERS: Mapping[Format, Callable[[Path, Found, Scale], None]] = {
     "studio": read_studio,
     "otel": _otel,
+    "atif": _atif,
     "openai": _openai,
 }
