@@ -33,7 +33,7 @@ def install(
     target = (folder or Path(".claude" if Path(".claude").is_dir() else ".agents", "skills")) / "ajet"
     if target.exists() and not (target / "SKILL.md").is_file():
         raise ConfigError(
-            str(target), "is there and has no SKILL.md, so it is no skill; name another folder."
+            str(target), "is there and has no SKILL.md, so it is not a skill; name another folder."
         )
     shutil.rmtree(target, ignore_errors=True)
     try:
