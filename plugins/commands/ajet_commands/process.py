@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ajet.backbones import in_thread, signal_group
 from ajet.interfaces.workflow import WorkflowFailed
-from ajet.services.commands.bounds import Bounds, resident
-from ajet.utils.process_group import signal_group
-from ajet.utils.threads import in_thread
+from ajet_commands.bounds import Bounds, resident
 
 MOST_ANSWER = 1 << 20
 """Maximum bytes of the last line of stdout; everything before it is dropped."""
