@@ -208,6 +208,6 @@ from ajet.utils.patching import (
 from ajet.utils.process_group import signal_group as signal_group
 from ajet.utils.suggest import nearest as nearest
 from ajet.utils.terminal import readable as readable, table as table, tell as tell
-from ajet.utils.threads import called as called, in_thread as in_thread, to_its_end as to_its_end
+from ajet.utils.threads import called as called, to_its_end as to_its_end
 from ajet.utils.wilson import Interval as Interval, wilson as wilson
 from ajet.utils.yaml_file import read_yaml as read_yaml

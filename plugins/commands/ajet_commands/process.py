@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ajet.backbones import in_thread, signal_group
+from ajet.backbones import signal_group
+from ajet.interfaces.helpers import called
 from ajet.interfaces.workflow import WorkflowFailed
 from ajet_commands.bounds import Bounds, resident
 
@@ -158,7 +159,7 @@ class _Watched:
         if len(processes) > MOST_PROCESSES:
             self.exceeded = "processes"
         elif bounds := self._bounds:
-            self.exceeded = await in_thread(lambda: bounds.exceeded(processes), "bounds")
+            self.exceeded = await called(bounds.exceeded, processes, name="bounds")
         return time.monotonic() - began
 
 
