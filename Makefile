@@ -8,7 +8,7 @@ SAVED = $(if $(SAVE),bench/save.py $(SAVE))
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
-BASE := $(addprefix plugins/,openai_sdk environments readers judges local loggers vllm audit advice migrate projects rejudge)
+BASE := $(addprefix plugins/,openai_sdk commands environments readers judges local loggers vllm audit advice migrate projects rejudge)
 FRAMEWORKS := $(addprefix plugins/,langgraph agentscope openai_agents autogen)
 PLUGINS := $(BASE) plugins/online plugins/prompts plugins/studio plugins/tinker $(FRAMEWORKS)
 # They need Ray, and verl or Trinity, or Harbor and Python 3.12, in environments of their own; here they show what they say

@@ -1,8 +1,9 @@
-"""What backbones, online training, the studio, advice, the audit, rejudging, projects and AgentScope's tuner take from the core.
+"""What backbones, online training, the studio, advice, the audit, rejudging, projects, commands and AgentScope's tuner take from
+the core.
 
-These plugins own a loop around the core's episodes, or read what it has written. Wherever the core keeps a name, they find it
-here, so the core's modules can move. The stub beside this module lists the names by topic; each is documented where it is
-defined. A name is imported when it is first used.
+These plugins own a loop around the core's episodes, read what it has written, or, as commands do, run what they must end whole.
+Wherever the core keeps a name, they find it here, so the core's modules can move. The stub beside this module lists the names by
+topic; each is documented where it is defined. A name is imported when it is first used.
 """
 
 from __future__ import annotations

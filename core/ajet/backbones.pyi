@@ -132,7 +132,7 @@ from ajet.capture.process.garbage import rare_full_collections as rare_full_coll
 from ajet.capture.replies import Form as Form, Replies as Replies
 from ajet.capture.respond import Reply as Reply, find_wire as find_wire, refuse as refuse
 from ajet.capture.sampling import SamplingPolicy as SamplingPolicy
-from ajet.capture.session import Session as Session
+from ajet.capture.session import Session as Session, current_session as current_session
 from ajet.capture.stream_buffer import Emit as Emit
 from ajet.capture.targets import Target as Target, choose_target as choose_target
 from ajet.capture.wires import Answer as Answer, ChatRequest as ChatRequest, Refused as Refused, Wire as Wire
@@ -205,8 +205,9 @@ from ajet.utils.patching import (
     Patch as Patch, replaced as replaced, replaced_in_all as replaced_in_all, steps_with as steps_with,
     when_imported as when_imported,
 )
+from ajet.utils.process_group import signal_group as signal_group
 from ajet.utils.suggest import nearest as nearest
 from ajet.utils.terminal import readable as readable, table as table, tell as tell
-from ajet.utils.threads import called as called
+from ajet.utils.threads import called as called, to_its_end as to_its_end
 from ajet.utils.wilson import Interval as Interval, wilson as wilson
 from ajet.utils.yaml_file import read_yaml as read_yaml

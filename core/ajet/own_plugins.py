@@ -9,6 +9,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "advice": {"command": "forecast plan", "name": "Forecast aforecast forecast"},
     "agentscope": {"logger": "agentscope_layout agentscope_studio"},
     "audit": {"command": "audit"},
+    "commands": {"workflow": "command"},
     "environments": {"name": "environments", "reader": "library", "workflow": "chat library"},
     "harbor": {"judge": "harbor", "reader": "harbor", "workflow": "harbor"},
     "judges": {

@@ -26,10 +26,10 @@ from ajet.rollout.summary import summarize
 from ajet.testing import ScriptedEngine
 from ajet.tracker.timelines import timelines
 from ajet.types import Task
+from tests.plugins.commands.episodes import run_command, whole
 from tests.tracker.checker import RawCall, Verdict, judge_timelines
 
 from ..plugins.programs import calling
-from .commands import run_command, whole
 
 CLIENT: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}

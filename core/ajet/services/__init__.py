@@ -1,6 +1,5 @@
 """Programs and models that a run uses.
 
 `supervisor` starts, watches and stops the services that a job names. `llm_client` asks a model for judges and readers,
-`answers` keeps what was paid for, `chat_models` answers calls to frozen targets, `commands/` runs agents that are
-commands, `scripted_engine` answers from a script.
+`answers` keeps what was paid for, `chat_models` answers calls to frozen targets, `scripted_engine` answers from a script.
 """

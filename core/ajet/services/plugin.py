@@ -1,4 +1,4 @@
-"""Chat models, services and workflows that are commands, registered like those of any plugin."""
+"""Chat models, and services that are commands, registered like those of any plugin."""
 
 from __future__ import annotations
 
@@ -15,6 +15,5 @@ if TYPE_CHECKING:
 def ajet_plugins() -> Iterable[type[Plugin]]:
     from ajet.interfaces.service import Command
     from ajet.services.chat_models import OpenAIChatModel, ScriptChatModel
-    from ajet.services.commands.workflow import CommandWorkflow
 
-    return [OpenAIChatModel, ScriptChatModel, Command, CommandWorkflow]
+    return [OpenAIChatModel, ScriptChatModel, Command]

@@ -13,7 +13,7 @@ from ajet_readers.traces.trace import Call, Message, Program, text_of
 
 def calls_of(trajectory: Mapping[str, Any]) -> Iterator[Call]:
     """The calls of a trajectory and of those embedded in it, each a step of the agent that a model took. Its messages are those of the
-    steps before it. Raises ValueError, LookupError or TypeError for what is no trajectory."""
+    steps before it. Raises ValueError, LookupError or TypeError for anything else."""
     identity = str(
         trajectory.get("trajectory_id") or trajectory.get("session_id") or content_id(dict(trajectory))
     )

@@ -20,7 +20,7 @@ from ajet.rollout.episode import Plan
 from ajet.testing import ScriptedEngine
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
 from tests.patience import PATIENCE
-from tests.rollout.commands import short
+from tests.plugins.commands.episodes import short
 from tests.tiers import fast
 
 from .conftest import health, settled

@@ -5,7 +5,7 @@ process and become the program. What connects there is relayed from here to the 
 further process is needed. All processes in the sandbox die with its first one.
 
 Root builds the sandbox as root, so that it may show what only root may look up, and without a user namespace, which many machines
-refuse. The program then becomes an unused user without capabilities (`ajet.services.commands.privileges`).
+refuse. The program then becomes an unused user without capabilities (`ajet_commands.privileges`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ajet.backbones import to_its_end
 from ajet.interfaces.workflow import EpisodeEndpoint
-from ajet.services.commands.privileges import filter_of_calls, give, unused_id
-from ajet.utils.threads import to_its_end
+from ajet_commands.privileges import filter_of_calls, give, unused_id
 
 IN_SANDBOX = Path("/tmp/ajet-episode")
 """Where a program finds the folders of its episode."""

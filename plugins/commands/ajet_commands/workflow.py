@@ -19,19 +19,18 @@ from typing import Any, Literal, Self
 
 from pydantic import ByteSize, Field, field_validator, model_validator
 
-from ajet.capture.session import current_session
+from ajet import Task, WorkflowOutput
+from ajet.backbones import current_session, to_its_end
 from ajet.interfaces.base import Count, PathOrName, Seconds
 from ajet.interfaces.prompts import Prompts, current_prompts
 from ajet.interfaces.service import looks_secret, own_python
 from ajet.interfaces.workflow import Tuner, WorkflowFailed, WorkflowPlugin
-from ajet.services.commands.bounds import Bounds
-from ajet.services.commands.folders import below, collect, copy_folder, remove_folder, write_files
-from ajet.services.commands.placeholders import check_placeholders, field_of, fill, has_placeholder, values_of
-from ajet.services.commands.privileges import others_can_read, unused_id
-from ajet.services.commands.process import MOST_ANSWER, Ended, run_process
-from ajet.services.commands.sandbox import IN_SANDBOX, check_sandbox, inside, sandboxed
-from ajet.types import Task, WorkflowOutput
-from ajet.utils.threads import to_its_end
+from ajet_commands.bounds import Bounds
+from ajet_commands.folders import below, collect, copy_folder, remove_folder, write_files
+from ajet_commands.placeholders import check_placeholders, field_of, fill, has_placeholder, values_of
+from ajet_commands.privileges import others_can_read, unused_id
+from ajet_commands.process import MOST_ANSWER, Ended, run_process
+from ajet_commands.sandbox import IN_SANDBOX, check_sandbox, inside, sandboxed
 
 MOST_IN_ENVIRONMENT = 96 << 10
 """Larger tasks are passed only on stdin: Linux limits one variable to 128 KiB."""

@@ -9,9 +9,9 @@ import sys
 import pytest
 import yaml
 
-from tests.rollout.commands import ASK
-
-from .conftest import JOB, Folder
+from ajet.plugins import load_plugins
+from tests.cli.conftest import JOB, Folder
+from tests.plugins.commands.episodes import ASK
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
 
@@ -24,6 +24,15 @@ def job(folder: Folder, seconds: float = 0, **settings: object) -> None:
     command = [sys.executable, "{workdir}/tools/program.py", "{query}", str(seconds)]
     spec = json.dumps({"type": "command", "command": command, **settings})
     folder.write("job.yaml", JOB.replace("workflow: agent.py:run", f"workflow: {spec}"))
+
+
+def test_a_job_with_a_command_names_this_plugin_where_it_is_missing(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(load_plugins().classes, ("workflow", "command"))
+    done = folder.ajet("run", "job.yaml", "--workflow", "cmd:python agent.py")
+    assert done.code == 2
+    assert "unknown workflow 'command'" in done.err and "pip install 'ajet[commands]'" in done.err
 
 
 @pytest.mark.whole

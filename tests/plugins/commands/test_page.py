@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ajet.services.commands import folders, placeholders, process
-from ajet.services.commands.workflow import CommandWorkflow
+from ajet_commands import folders, placeholders, process
+from ajet_commands.workflow import CommandWorkflow
 from tests.pages import page
 
 PAGE = page("docs/gateway.md").partition("## Commands as workflows\n")[2].partition("\n## ")[0]

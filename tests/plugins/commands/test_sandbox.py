@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from ajet.rollout.episode import Episode
-from ajet.services.commands import sandbox
 from ajet.testing import ScriptedEngine
 from ajet.types import ConfigError, Task
+from ajet_commands import sandbox
 from tests.patience import PATIENCE
-from tests.rollout.commands import ASK, run_command, whole
+from tests.plugins.commands.episodes import ASK, run_command, whole
 from tests.tiers import fast
 
 Run = Callable[..., Episode]
@@ -187,7 +187,7 @@ def test_processes_that_leave_their_session_die_with_the_sandbox(
 
 @pytest.mark.whole
 def test_processes_that_multiply_in_a_sandbox_are_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ajet.services.commands.process.MOST_PROCESSES", 30)
+    monkeypatch.setattr("ajet_commands.process.MOST_PROCESSES", 30)
     code = (
         "ask('x'); told = ''\n"
         "for _ in range(60):\n"
@@ -254,7 +254,7 @@ def test_a_sandbox_with_too_much_memory_or_disk_is_ended(
 
 @pytest.mark.whole
 def test_a_sandbox_is_bounded_without_a_word_in_the_job(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ajet.services.commands.workflow.SANDBOX_BYTES", 100 << 20)
+    monkeypatch.setattr("ajet_commands.workflow.SANDBOX_BYTES", 100 << 20)
     code = "ask('x'); f = open('big', 'wb'); [f.write(bytes(1 << 20)) for _ in range(120)]; time.sleep(60)"
     assert run(code).failure == "workflow:disk"
     code = "ask('x'); told = [os.statvfs(path).f_blocks * os.statvfs(path).f_frsize for path in ('/tmp', '/dev/shm')]"

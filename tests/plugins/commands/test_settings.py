@@ -14,7 +14,7 @@ import pytest
 from ajet.rollout.episode import Episode
 from ajet.testing import ScriptedEngine
 from ajet.types import ConfigError, Task
-from tests.rollout.commands import ASK, run_command, whole
+from tests.plugins.commands.episodes import ASK, run_command, whole
 from tests.tiers import fast, thinned
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
@@ -284,7 +284,7 @@ def test_a_failure_of_the_engine_is_never_judged(bench: Any, tokenizer: Any, tmp
 
 @pytest.mark.whole
 def test_a_program_with_too_many_processes_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ajet.services.commands.process.MOST_PROCESSES", 5)
+    monkeypatch.setattr("ajet_commands.process.MOST_PROCESSES", 5)
     code = (
         "ask('x')\nimport time\nfor _ in range(10):\n    if os.fork() == 0: time.sleep(600)\ntime.sleep(600)"
     )
@@ -346,8 +346,8 @@ def test_the_judge_gets_collected_files_which_are_gone_afterwards(run: Run) -> N
 
 
 def test_collected_files_are_bounded_in_number_and_size(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ajet.services.commands.folders.MOST_FILES", 3)
-    monkeypatch.setattr("ajet.services.commands.folders.MOST_BYTES", 1000)
+    monkeypatch.setattr("ajet_commands.folders.MOST_FILES", 3)
+    monkeypatch.setattr("ajet_commands.folders.MOST_BYTES", 1000)
     code = "ask('x')\nfor i in range(5): open(f'{i}.txt', 'w').write('x' * 400)"
     counts: list[int] = []
     episode = run(

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ajet.backbones import signal_group
+from ajet.interfaces.helpers import called
 from ajet.interfaces.workflow import WorkflowFailed
-from ajet.services.commands.bounds import Bounds, resident
-from ajet.utils.process_group import signal_group
-from ajet.utils.threads import in_thread
+from ajet_commands.bounds import Bounds, resident
 
 MOST_ANSWER = 1 << 20
 """Maximum bytes of the last line of stdout; everything before it is dropped."""
@@ -159,7 +159,7 @@ class _Watched:
         if len(processes) > MOST_PROCESSES:
             self.exceeded = "processes"
         elif bounds := self._bounds:
-            self.exceeded = await in_thread(lambda: bounds.exceeded(processes), "bounds")
+            self.exceeded = await called(bounds.exceeded, processes, name="bounds")
         return time.monotonic() - began
 
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ajet import Task
 from ajet.interfaces.workflow import EpisodeEndpoint, WorkflowFailed
-from ajet.types import Task
 
 KNOWN = ("query", "id", "base_url", "keyed_url", "api_key", "workspace", "home", "workdir")
 """Besides ``metadata.NAME``."""

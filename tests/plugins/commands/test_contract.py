@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ajet.services.commands.sandbox import check_sandbox
-from ajet.services.commands.workflow import CommandWorkflow
-from tests.rollout.commands import ASK
+from ajet_commands.sandbox import check_sandbox
+from ajet_commands.workflow import CommandWorkflow
+from tests.plugins.commands.episodes import ASK
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
 

@@ -22,12 +22,12 @@ from ajet.capture.targets import Target
 from ajet.interfaces.workflow import WorkflowFailed
 from ajet.plugins import load_plugins
 from ajet.rollout.episode import Episode, EpisodeRunner, Plan
-from ajet.services.commands.process import MOST_ANSWER
-from ajet.services.commands.workflow import read_answer
 from ajet.testing import ScriptedEngine
 from ajet.types import ConfigError, Task, WorkflowOutput
+from ajet_commands.process import MOST_ANSWER
+from ajet_commands.workflow import read_answer
 from tests.patience import PATIENCE
-from tests.rollout.commands import ASK, short
+from tests.plugins.commands.episodes import ASK, short
 from tests.tiers import fast
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")

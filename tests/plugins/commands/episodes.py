@@ -13,8 +13,8 @@ from ajet.interfaces.workflow import LoadedWorkflow, make_workflow
 from ajet.job.paths import by_command
 from ajet.plugins import validated
 from ajet.rollout.episode import Episode, Fork, Plan
-from ajet.services.commands.workflow import CommandWorkflow
 from ajet.types import Task
+from ajet_commands.workflow import CommandWorkflow
 from tests.patience import PATIENCE
 
 ASK = """

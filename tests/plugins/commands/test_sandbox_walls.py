@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ajet.interfaces.workflow import EpisodeEndpoint
-from ajet.services.commands import privileges, sandbox
+from ajet_commands import privileges, sandbox
 
 NOBODY = 65534
 SYSTEM_PYTHON = "/usr/bin/python3"
