@@ -71,17 +71,18 @@ class Parts:
         spec = by_type(spec)
         if not isinstance(spec, Mapping):
             return spec
-        name = spec.get("type")
-        fixed = {"type": self._code(name, f"{where}.type")} if isinstance(name, str) else {}
+        spec, name = dict(spec), spec.get("type")
+        if isinstance(name, str):
+            spec["type"] = name = self._code(name, f"{where}.type")
         if kind == "service":
             name = service_type(self._plugins, where.rpartition(".")[2], spec)
         runs = self._plugins.classes.get((kind, str(name)))
         if runs and "workdir" in runs.cls.model_fields and spec.get("workdir") is None:
             bases = [base for key, base in self._layers.bases.items() if key.startswith(f"{where}.")]
-            fixed["workdir"] = str(bases[0] if bases else Path.cwd())
-        fields = {key: value for key, value in spec.items() if key not in fixed}
+            spec["workdir"] = str(bases[0] if bases else Path.cwd())
+        fields = {key: value for key, value in spec.items() if key != "type"}
         cls = self._class(kind, name, where) if fields else None
-        return {**spec, **fixed, **(self._fields(cls, fields, where) if cls else {})}
+        return spec | self._fields(cls, fields, where) if cls else spec
 
     def backbone_keys(self, settings: BackboneSettings) -> BackboneSettings:
         """The keys of every backbone, resolved."""
@@ -110,14 +111,8 @@ class Parts:
         origin, inner = typing.get_origin(hint), typing.get_args(hint)
         if origin in (Union, types.UnionType):
             arms = [arm for arm in inner if arm is not type(None)]
-            arm = (
-                arms[0]
-                if len(arms) == 1
-                else Path
-                if Path in arms and isinstance(value, str | Path)
-                else None
-            )
-            return self._value(arm, value, where)
+            fitting = [Path] if Path in arms and isinstance(value, str | Path) else arms
+            return self._value(fitting[0], value, where) if len(fitting) == 1 else value
         if isinstance(value, str | Path) and hint is Path:
             return type(value)(self._absolute(value, where))
         if isinstance(value, str) and hint == CodePath:
@@ -158,9 +153,7 @@ class Parts:
         if is_object(name):
             found = self._layers.objects.get(where)
         elif ":" in name and (self._readers or kind != "reader"):
-            found = load_named(
-                self._code(name, f"{where}.type"), where if kind == "judge" else f"{where}.type"
-            )
+            found = load_named(name, where if kind == "judge" else f"{where}.type")
         return found if isinstance(found, type) and issubclass(found, Settings) else None
 
     def plugin(self, base: type[P], spec: Mapping[str, Any], where: str) -> P:
