@@ -25,7 +25,7 @@ from ajet.job.models import (
 )
 from ajet.job.objects import OBJECT as OBJECT, OWN_LOOP as OWN_LOOP, given_reader as given_reader, lay_object as lay_object
 from ajet.job.parts import (
-    Parts as Parts, build_backbone as build_backbone, build_judge as build_judge, build_plugin as build_plugin,
+    JobParts as JobParts, build_backbone as build_backbone, build_judge as build_judge, build_plugin as build_plugin,
     build_service as build_service, load_named as load_named,
 )
 from ajet.job.prepare import prepare as prepare, resolved as resolved

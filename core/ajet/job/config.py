@@ -217,8 +217,7 @@ class Layers:
         if isinstance(value, str) and key in SHORT_FORMS:
             if key != "backbone":
                 self.set(key, {}, source, base)
-            for name, part in SHORT_FORMS[key](value).items():
-                self.set(f"{key}.{name}", part, source, base)
+            self.add(SHORT_FORMS[key](value), source, base, f"{key}.")
             return
         self._job = None
         *parents, last = key.split(".")

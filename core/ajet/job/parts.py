@@ -41,7 +41,7 @@ COMMAND = "cmd:"
 """Begins workflows that are not the name of an object, though they may end like one."""
 
 
-class Parts:
+class JobParts:
     """Resolves the values of a job, which leaves those that their types refuse as they are, and builds plugins from resolved values.
 
     Both raise ConfigError, the first if the class that a spec names in the user's own code does not import. Without ``readers``
@@ -295,32 +295,32 @@ class Parts:
 
 def build_workflow(layers: Layers, settings: TaskSettings, judged: bool) -> LoadedWorkflow:
     """The workflow of a job, without the rest of the job. Raises ConfigError."""
-    parts = Parts(layers)
+    parts = JobParts(layers)
     config = parts.job()
     return parts.workflow(config.workflow or "", config.rollout, settings.hides(judged))
 
 
 def build_plugin(layers: Layers, base: type[P], spec: Mapping[str, Any], where: str) -> P:
     """A plugin of a kind, which its base class names, from a spec that stands at ``where`` in the job."""
-    parts = Parts(layers)
+    parts = JobParts(layers)
     return parts.plugin(base, parts.spec(base.kind, spec, where), where)
 
 
 def build_judge(layers: Layers) -> Judge:
     """The judge of a job, without the rest of the job. Raises ConfigError."""
-    parts = Parts(layers)
+    parts = JobParts(layers)
     return parts.judge(parts.spec("judge", layers.job().judge, "judge"))
 
 
 def build_backbone(layers: Layers) -> Backbone:
     """The backbone that a job chooses, without the rest of the job. Raises ConfigError."""
-    parts = Parts(layers)
+    parts = JobParts(layers)
     return parts.backbone(parts.backbone_keys(layers.job().backbone))
 
 
 def build_service(layers: Layers, name: str) -> Service:
     """A service that the job declares or a plugin brings. Raises ConfigError."""
-    parts, declared = Parts(layers), layers.job().services
+    parts, declared = JobParts(layers), layers.job().services
     if name in declared:
         declared = {**declared, name: parts.spec("service", declared[name], f"services.{name}")}
     return parts.service(name, declared)

@@ -18,7 +18,7 @@ from ajet.job.checks import check_job, target_plans
 from ajet.job.config import JobConfig, Layers
 from ajet.job.job import Job
 from ajet.job.models import check_model, check_reference
-from ajet.job.parts import Parts
+from ajet.job.parts import JobParts
 from ajet.learning.task_selector import known_pass_rates
 from ajet.plugins import load_plugins
 from ajet.types import ConfigError, Task
@@ -28,7 +28,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
     """Resolve and check everything. Raises ConfigError naming the key, the place and the remedy.
 
     Without ``read_tasks`` the job has no tasks: for processes that are given them one by one."""
-    parts = Parts(layers, readers=read_tasks)
+    parts = JobParts(layers, readers=read_tasks)
     config = parts.job()
     if config.workflow is None:
         raise ConfigError("workflow", "is required: pkg.module:Name or path/to/file.py:Name.")

@@ -11,7 +11,7 @@ from ajet.backbones import (
     JOURNAL,
     AnyJudge,
     AnyPath,
-    Parts,
+    JobParts,
     anywhere,
     awaitable,
     build_judge,
@@ -102,7 +102,7 @@ def judged_anew(path: Path, judge: Any, progress: Progress, clean: Path | None =
     run = read_run(folder)
     with layers.located():
         config, built = layers.job(), build_judge(layers)
-        spec = Parts(layers).spec("judge", config.judge, "judge")
+        spec = JobParts(layers).spec("judge", config.judge, "judge")
         if clean is not None:
             clean_folder.check(clean, spec)
         adapters = [name for name, target in config.targets.items() if target.lora]

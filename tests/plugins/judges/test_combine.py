@@ -13,7 +13,7 @@ import pytest
 
 from ajet import ConfigError, EpisodeView, GroupJudge, Judge, JudgeOutput, Task, WorkflowOutput
 from ajet.job.config import Layers
-from ajet.job.parts import Parts, build_plugin
+from ajet.job.parts import JobParts, build_plugin
 from ajet.rollout.episode import Plan
 from ajet.testing import ScriptedEngine
 from ajet_judges import Combine, Contains, Environment, Exact
@@ -238,7 +238,7 @@ def test_parts_are_named_as_a_jobs_own_judge_is(tmp_path: Path) -> None:
     judge, layers = built({"type": "combine", "parts": parts}, tmp_path)
     assert isinstance(judge, Combine) and isinstance(judge.parts["right"].judge, Exact)
     assert judge.parts["form"].judge.endpoint.cache == tmp_path / "kept", "paths are the job file's"  # type: ignore[attr-defined]
-    resolved = Parts(layers).job()
+    resolved = JobParts(layers).job()
     assert (
         resolved.judge and resolved.judge["parts"]["short"]["judge"]["type"] == f"{tmp_path / 'own.py'}:short"
     )
