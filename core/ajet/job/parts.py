@@ -56,7 +56,7 @@ class JobParts:
     def job(self) -> JobConfig:
         """The whole job, resolved. A copy of it is kept with the run, so the folder in which commands run becomes explicit, and
         the texts of its prompts take the place of their file, which may change."""
-        config: JobConfig = self._value(JobConfig, self._layers.job(), "")
+        config: JobConfig = self.resolved(JobConfig, self._layers.job(), "")
         if is_command(config.workflow) and config.rollout.workdir is None:
             workdir = {"workdir": self._layers.base_of("workflow")}
             config = config.model_copy(update={"rollout": config.rollout.model_copy(update=workdir)})
@@ -84,35 +84,26 @@ class JobParts:
         cls = self._class(kind, name, where) if fields else None
         return spec | self._fields(cls, fields, where) if cls else spec
 
-    def backbone_keys(self, settings: BackboneSettings) -> BackboneSettings:
-        """The keys of every backbone, resolved."""
-        sections = {}
-        for name, values in (settings.model_extra or {}).items():
-            cls, where = self._class("backbone", name, "backbone"), f"backbone.{name}"
-            if cls and isinstance(values, Mapping):
-                sections[name] = self._fields(cls, values, where)
-        return settings.model_copy(update=sections)
-
     def _fields(self, cls: type[Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
         """The values of a class's fields."""
         hints = typing.get_type_hints(cls, include_extras=True)
+        if cls is BackboneSettings:
+            hints |= self._plugins.of(Backbone)
         return {
-            key: self._value(hints.get(key), value, f"{where}.{key}".lstrip("."))
+            key: self.resolved(hints.get(key), value, f"{where}.{key}".lstrip("."))
             for key, value in values.items()
         }
 
-    def _value(self, hint: Any, value: Any, where: str) -> Any:
-        """The value of a field of this type, and all values in it."""
-        if isinstance(value, BackboneSettings):
-            return self.backbone_keys(value)
+    def resolved(self, hint: Any, value: Any, where: str) -> Any:
+        """The value of a field of this type, with all values in it."""
         if isinstance(value, BaseModel):  # it has been checked, and what changes is not checked again
-            given = {name: getattr(value, name) for name in value.model_fields_set}
+            given = {name: field for name, field in value if name in value.model_fields_set}
             return value.model_copy(update=self._fields(type(value), given, where))
         origin, inner = typing.get_origin(hint), typing.get_args(hint)
         if origin in (Union, types.UnionType):
             arms = [arm for arm in inner if arm is not type(None)]
             fitting = [Path] if Path in arms and isinstance(value, str | Path) else arms
-            return self._value(fitting[0], value, where) if len(fitting) == 1 else value
+            return self.resolved(fitting[0], value, where) if len(fitting) == 1 else value
         if isinstance(value, str | Path) and hint is Path:
             return type(value)(self._absolute(value, where))
         if isinstance(value, str) and hint == CodePath:
@@ -122,16 +113,16 @@ class JobParts:
             return absolute if code == value and Path(absolute).exists() else code
         if origin is Annotated:
             kind = next((mark.kind for mark in inner[1:] if isinstance(mark, SpecOf)), None)
-            return self.spec(kind, value, where) if kind else self._value(inner[0], value, where)
+            return self.spec(kind, value, where) if kind else self.resolved(inner[0], value, where)
         if isinstance(hint, type) and issubclass(hint, Judge) and isinstance(value, Mapping | str):
             spec = self.spec("judge", value, where)
             return Spec(spec, lambda: self.judge(spec, where))
         if isinstance(hint, type) and issubclass(hint, Settings) and isinstance(value, Mapping):
             return self._fields(hint, value, where)
         if isinstance(value, Mapping) and origin in (dict, Mapping):
-            return {key: self._value(inner[-1], part, f"{where}.{key}") for key, part in value.items()}
+            return {key: self.resolved(inner[-1], part, f"{where}.{key}") for key, part in value.items()}
         if isinstance(value, list | tuple) and origin in (list, tuple, Sequence):
-            return type(value)(self._value(inner[0], part, f"{where}.{i}") for i, part in enumerate(value))
+            return type(value)(self.resolved(inner[0], part, f"{where}.{i}") for i, part in enumerate(value))
         return value
 
     def _absolute(self, value: str | Path, where: str) -> Path:
@@ -141,7 +132,7 @@ class JobParts:
     def _code(self, value: str, where: str) -> str:
         value = todays_name(value)
         file, colon, name = value.rpartition(":")
-        named = file.endswith(".py") and not is_command(value) and not is_object(value)
+        named = file.endswith(".py") and not value.startswith((COMMAND, OBJECT))
         return f"{self._absolute(file, where)}{colon}{name}" if named else value
 
     def _class(self, kind: str, name: Any, where: str) -> type[Settings] | None:
@@ -315,7 +306,7 @@ def build_judge(layers: Layers) -> Judge:
 def build_backbone(layers: Layers) -> Backbone:
     """The backbone that a job chooses, without the rest of the job. Raises ConfigError."""
     parts = JobParts(layers)
-    return parts.backbone(parts.backbone_keys(layers.job().backbone))
+    return parts.backbone(parts.resolved(BackboneSettings, layers.job().backbone, "backbone"))
 
 
 def build_service(layers: Layers, name: str) -> Service:
