@@ -49,7 +49,7 @@ class JobParts:
     """
 
     def __init__(self, layers: Layers, *, readers: bool = True) -> None:
-        self._plugins = load_plugins()
+        self.plugins = load_plugins()
         self._layers = layers
         self._readers = readers
 
@@ -75,8 +75,8 @@ class JobParts:
         if isinstance(name, str):
             spec["type"] = name = self._code(name, f"{where}.type")
         if kind == "service":
-            name = service_type(self._plugins, where.rpartition(".")[2], spec)
-        runs = self._plugins.classes.get((kind, str(name)))
+            name = service_type(self.plugins, where.rpartition(".")[2], spec)
+        runs = self.plugins.classes.get((kind, str(name)))
         if runs and "workdir" in runs.cls.model_fields and spec.get("workdir") is None:
             bases = [base for key, base in self._layers.bases.items() if key.startswith(f"{where}.")]
             spec["workdir"] = str(bases[0] if bases else Path.cwd())
@@ -88,7 +88,7 @@ class JobParts:
         """The values of a class's fields."""
         hints = typing.get_type_hints(cls, include_extras=True)
         if cls is BackboneSettings:
-            hints |= self._plugins.of(Backbone)
+            hints |= self.plugins.of(Backbone)
         return {
             key: self.resolved(hints.get(key), value, f"{where}.{key}".lstrip("."))
             for key, value in values.items()
@@ -139,7 +139,7 @@ class JobParts:
         """The class whose fields a spec gives; None for a function and for what building will report."""
         if not isinstance(name, str):
             return None
-        installed = self._plugins.classes.get((kind, name))
+        installed = self.plugins.classes.get((kind, name))
         found: Any = installed.cls if installed else None
         if is_object(name):
             found = self._layers.objects.get(where)
@@ -151,7 +151,7 @@ class JobParts:
         """A plugin of a kind, which its base class names."""
         name = spec.get("type")
         if not isinstance(name, str) or ":" not in name:
-            return self._plugins.build(base, spec, where)
+            return self.plugins.build(base, spec, where)
         cls = load_named(name, f"{where}.type")
         if not (isinstance(cls, type) and issubclass(cls, base)):
             raise ConfigError(
@@ -169,7 +169,7 @@ class JobParts:
 
     def service(self, name: str, declared: Mapping[str, Mapping[str, Any]]) -> Service:
         """See `service_type`."""
-        where, known = f"services.{name}", self._plugins.of(Service)
+        where, known = f"services.{name}", self.plugins.of(Service)
         if name not in declared and (name not in known or name == Command.name):
             names = sorted({*declared, *known} - {Command.name})
             raise ConfigError(
@@ -178,7 +178,7 @@ class JobParts:
                 f"Known: {', '.join(names) or 'none'}.",
             )
         own = declared.get(name, {})
-        service = self.plugin(Service, {**own, "type": service_type(self._plugins, name, own)}, where)
+        service = self.plugin(Service, {**own, "type": service_type(self.plugins, name, own)}, where)
         for variable in service.likely_secrets():
             raise ConfigError(
                 f"{where}.environment",
@@ -211,7 +211,7 @@ class JobParts:
         return replace(found, withheld=hidden)
 
     def _workflow(self, spec: str | Mapping[str, Any], workdir: Path | None) -> LoadedWorkflow:
-        hook = self._plugins.manager.hook
+        hook = self.plugins.manager.hook
         if workdir is not None and not workdir.is_dir():
             raise ConfigError("rollout.workdir", f"{workdir} is not a directory.")
         if not isinstance(spec, str):
@@ -245,7 +245,7 @@ class JobParts:
             return found
         if isinstance(found, type) and issubclass(found, Judge):
             return validated(found, fields, where)
-        made: Judge | None = self._plugins.manager.hook.ajet_as_judge(judge=found)
+        made: Judge | None = self.plugins.manager.hook.ajet_as_judge(judge=found)
         if made is not None and not fields:
             return made
         if isinstance(found, type) or not callable(found):
@@ -266,8 +266,8 @@ class JobParts:
 
     def backbone(self, settings: BackboneSettings) -> Backbone:
         """The backbone that the job names. The keys of the others are checked, too."""
-        name, installed = settings.name, sorted(self._plugins.of(Backbone))
-        cls = self._plugins.get(Backbone, name, "backbone.name")
+        name, installed = settings.name, sorted(self.plugins.of(Backbone))
+        cls = self.plugins.get(Backbone, name, "backbone.name")
         for other, value in (settings.model_extra or {}).items():
             hint = nearest(other, [*installed, "name"])
             if other not in installed and (
@@ -280,7 +280,7 @@ class JobParts:
                 raise ConfigError(f"backbone.{other}", f"unknown key{hint}.")
             if other in installed and other != name:
                 where = f"backbone.{other}"
-                validated(self._plugins.get(Backbone, other, where), settings.section(other), where)
+                validated(self.plugins.get(Backbone, other, where), settings.section(other), where)
         return validated(cls, settings.section(name), f"backbone.{name}")
 
 

@@ -20,7 +20,6 @@ from ajet.job.job import Job
 from ajet.job.models import check_model, check_reference
 from ajet.job.parts import JobParts
 from ajet.learning.task_selector import known_pass_rates
-from ajet.plugins import load_plugins
 from ajet.types import ConfigError, Task
 
 
@@ -73,7 +72,7 @@ def prepare(layers: Layers, *, resume: Path | None = None, read_tasks: bool = Tr
     return Job(
         config=config,
         layers=layers,
-        plugins=load_plugins(),
+        plugins=parts.plugins,
         backbone=backbone,
         workflow=workflow,
         judge=judge,
