@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -241,6 +242,10 @@ def test_parts_are_named_as_a_jobs_own_judge_is(tmp_path: Path) -> None:
     resolved = JobParts(layers).job()
     assert (
         resolved.judge and resolved.judge["parts"]["short"]["judge"]["type"] == f"{tmp_path / 'own.py'}:short"
+    )
+    kept = pickle.loads(pickle.dumps(resolved)).model_dump(mode="json")
+    assert kept["judge"]["parts"]["right"] == {"judge": {"type": "exact"}, "gate": 1}, (
+        "a job holds specs, not judges"
     )
     exact_and_short = Combine(parts={k: v for k, v in judge.parts.items() if k != "form"})
     assert judged(exact_and_short, "5").reward == 1.5
