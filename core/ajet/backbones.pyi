@@ -24,11 +24,11 @@ from ajet.job.models import (
     cached as cached, check_available as check_available, check_vocabulary as check_vocabulary, generation_config as generation_config,
 )
 from ajet.job.objects import OBJECT as OBJECT, OWN_LOOP as OWN_LOOP, given_reader as given_reader, lay_object as lay_object
-from ajet.job.paths import Paths as Paths, load_named as load_named
-from ajet.job.prepare import (
-    build_backbone as build_backbone, build_judge as build_judge, build_plugin as build_plugin, build_service as build_service,
-    prepare as prepare, resolved as resolved,
+from ajet.job.parts import (
+    JobParts as JobParts, build_backbone as build_backbone, build_judge as build_judge, build_plugin as build_plugin,
+    build_service as build_service, load_named as load_named,
 )
+from ajet.job.prepare import prepare as prepare, resolved as resolved
 from ajet.job.spec import JobSpec as JobSpec
 
 # Plugins

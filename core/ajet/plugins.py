@@ -128,7 +128,7 @@ class Plugins:
         name = fields.pop("type", None)
         if not isinstance(name, str):
             raise ConfigError(where, f"needs `type`, the name of a {base.kind}.")
-        return validated(self.get(base, name, where), fields, where)
+        return validated(self.get(base, name, f"{where}.type"), fields, where)
 
 
 def _manager() -> pluggy.PluginManager:

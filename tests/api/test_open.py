@@ -139,7 +139,7 @@ def test_loggers_and_hooks_receive_what_happens_with_the_episodes_as_they_were_s
         __name__="watcher", **{name: ajet.hookimpl(lambda event: seen.append(event)) for name in hooks}
     )
     plugins.register(watcher, "ajet-watcher", "1")
-    monkeypatch.setattr("ajet.job.prepare.load_plugins", lambda: plugins)
+    monkeypatch.setattr("ajet.job.parts.load_plugins", lambda: plugins)
 
     async def own() -> Path:
         logged = {**SET, "run.loggers": [{"type": "kept.py:Kept"}]}

@@ -197,7 +197,7 @@ class Always(Judge):
 def training(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
     plugins = load_plugins.__wrapped__()
     monkeypatch.setattr(plugin_module, "load_plugins", lambda: plugins)
-    monkeypatch.setattr("ajet.job.prepare.load_plugins", lambda: plugins)
+    monkeypatch.setattr("ajet.job.parts.load_plugins", lambda: plugins)
     plugins.register(plugin("always", ajet_plugins=lambda: [Always]), "ajet-always", "1")
     yield Training(tmp_path, tokenizer, plugins)
 

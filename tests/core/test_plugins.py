@@ -27,7 +27,7 @@ from ajet import (
     hookimpl,
 )
 from ajet.job.config import Layers
-from ajet.job.prepare import build_service
+from ajet.job.parts import build_service
 from ajet.own_plugins import EXTRAS
 from ajet.plugins import Plugins, entry_points, load_plugins, validated
 from ajet.runs.runtime import own_engine

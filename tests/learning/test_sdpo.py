@@ -11,8 +11,8 @@ import pytest
 
 from ajet.chat.renderer import Chat
 from ajet.interfaces.algorithm import SelfTaught
+from ajet.job.checks import check_needs
 from ajet.job.job import Backbone
-from ajet.job.prepare import check_needs
 from ajet.learning.algorithms import SDPO
 from ajet.learning.batch import Learning, build_batch
 from ajet.learning.self_teacher import SelfTeacher, with_feedback

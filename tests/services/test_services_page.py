@@ -15,7 +15,7 @@ import yaml
 
 from ajet.interfaces.service import Command, Service
 from ajet.job.config import Layers
-from ajet.job.prepare import build_service
+from ajet.job.parts import build_service
 from ajet.plugins import Plugins, load_plugins
 from ajet.services.supervisor import with_services
 from tests.pages import files, page

@@ -19,7 +19,7 @@ from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.job.models import check_model
 from ajet.job.objects import OBJECT, OWN_LOOP, GivenTasks, lay_object
-from ajet.job.prepare import build_judge, build_workflow
+from ajet.job.parts import build_judge, build_workflow
 from ajet.learning.loop import training_step
 from ajet.learning.rollouts import plan_group, step_batch
 from ajet.reports.token_text import TokenText

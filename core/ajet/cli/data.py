@@ -197,7 +197,7 @@ def _tasks(layers: Layers) -> list[Task]:
     """The tasks of the reader. Raises ConfigError."""
     from ajet.interfaces.progress import reporting_to
     from ajet.interfaces.reader import Reader, read_all
-    from ajet.job.prepare import build_plugin
+    from ajet.job.parts import build_plugin
     from ajet.reports.progress import make_progress
 
     reader = build_plugin(layers, Reader, layers.values["task"]["reader"], "task.reader")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self, get_args
@@ -66,7 +66,18 @@ class SpecOf:
     kind: str
 
 
-# Types of fields that hold paths, besides `Path`. A job makes them absolute before plugins are built (`ajet.job.paths`).
+class Spec(dict[str, Any]):
+    """A resolved spec in a field that takes the plugin itself, which is built when the field is checked."""
+
+    def __init__(self, spec: Mapping[str, Any], build: Callable[[], Any]) -> None:
+        super().__init__(spec)
+        self.build = build
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+# Types of fields that hold paths, besides `Path`. A job makes them absolute before plugins are built (`ajet.job.parts`).
 CodePath = Annotated[str, "file.py:Name or module:Name"]
 """An object in a file, whose path is made absolute, or in a module."""
 PathOrName = Annotated[str, "path or name"]

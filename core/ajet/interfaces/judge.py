@@ -6,9 +6,11 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
-from ajet.interfaces.base import Plugin
+from pydantic import ModelWrapValidatorHandler, model_validator
+
+from ajet.interfaces.base import Plugin, Spec
 from ajet.interfaces.workflow import WorkflowFailed
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
 from ajet.utils.signature import Binding, bind, takes
@@ -37,6 +39,11 @@ class Judge(Plugin):
                     f"{cls.__qualname__}.{method} must take (self, {', '.join(values)}), but takes "
                     f"{inspect.signature(function)}"
                 )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _of_spec(cls, value: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
+        return check(value.build() if isinstance(value, Spec) else value)
 
     @abstractmethod
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:

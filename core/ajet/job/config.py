@@ -34,7 +34,6 @@ from ajet.learning.settings import LoraSettings, SelectorSettings, TrainSettings
 from ajet.plugins import explain_validation
 from ajet.rollout.settings import EvalSettings, RolloutSettings
 from ajet.types import AjetError, ConfigError
-from ajet.utils.keys import leaves
 from ajet.utils.suggest import nearest
 from ajet.utils.yaml_file import parse_yaml, read_yaml
 
@@ -204,10 +203,13 @@ class Layers:
     _job: JobConfig | None = None
     """The values, checked."""
 
-    def add(self, tree: Mapping[str, Any], source: str, base: Path) -> None:
-        """Lay a tree of values over what is there."""
-        for key, value in leaves(tree):
-            self.set(key, value, source, base)
+    def add(self, tree: Mapping[str, Any], source: str, base: Path, below: str = "") -> None:
+        """Lay a tree of values over what is there, or over what is ``below`` a key with its dot."""
+        for key, value in tree.items():
+            if isinstance(value, Mapping) and value:
+                self.add(value, source, base, f"{below}{key}.")
+            else:
+                self.set(f"{below}{key}", value, source, base)
 
     def set(self, key: str, value: Any, source: str, base: Path) -> None:
         """Set one dotted key. A scalar laid over a mapping replaces it, and the other way round; but
@@ -215,8 +217,7 @@ class Layers:
         if isinstance(value, str) and key in SHORT_FORMS:
             if key != "backbone":
                 self.set(key, {}, source, base)
-            for name, part in SHORT_FORMS[key](value).items():
-                self.set(f"{key}.{name}", part, source, base)
+            self.add(SHORT_FORMS[key](value), source, base, f"{key}.")
             return
         self._job = None
         *parents, last = key.split(".")
@@ -248,9 +249,11 @@ class Layers:
 
     def job(self) -> JobConfig:
         """The job, checked after each change. Raises ConfigError in one line, naming key, source and remedy."""
+        if self._job is not None:
+            return self._job
         self._complete_validation()
         try:
-            self._job = self._job or JobConfig(**self.values)
+            self._job = JobConfig(**self.values)
             return self._job
         except ValidationError as error:
             keys = [known.key for known in (*all_keys(), *all_keys(TargetSettings, "targets.NAME."))]

@@ -79,7 +79,7 @@ def zero_advantage(run: Run, credit: Credit) -> tuple[int, int]:
 
 def _built(run: Run, base: type[P], spec: Any, where: str, notes: list[str]) -> P | None:
     from ajet.job.config import Layers
-    from ajet.job.prepare import build_plugin
+    from ajet.job.parts import build_plugin
 
     spec = by_type(spec)
     if not isinstance(spec, Mapping):

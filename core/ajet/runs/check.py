@@ -15,9 +15,9 @@ from ajet.capture.process.uncaptured import REMEDY, Missed
 from ajet.capture.refusals import Refused
 from ajet.chat.answers import FAULTS
 from ajet.interfaces.engine import Engine
+from ajet.job.checks import learns_nothing
 from ajet.job.job import Job
 from ajet.job.models import about, find_recipe
-from ajet.job.prepare import learns_nothing
 from ajet.learning.batch import Selection
 from ajet.learning.credit import advantages
 from ajet.learning.rollouts import plan_step

@@ -48,7 +48,7 @@ class Debug(Backbone):
     def _answers(self, job: Job) -> ChatModelPlugin | None:
         if self.answers is None:
             return None
-        from ajet.job.prepare import build_plugin
+        from ajet.job.parts import build_plugin
 
         return build_plugin(job.layers, ChatModelPlugin, self.answers, "backbone.debug.answers")
 

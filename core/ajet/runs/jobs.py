@@ -14,11 +14,13 @@ from typing import Any
 from ajet.interfaces.engine import ChatModelPlugin, Engine
 from ajet.interfaces.progress import Progress, reporting_to
 from ajet.job.arguments import ARGUMENTS, SET, TUNING, Argument
+from ajet.job.checks import check_needs
 from ajet.job.config import Layers
 from ajet.job.job import Backbone, Job
 from ajet.job.layers import import_from_here, job_layers, lay_sets, resumed_layers
 from ajet.job.objects import lay_object
-from ajet.job.prepare import build_backbone, check_needs, prepare
+from ajet.job.parts import build_backbone
+from ajet.job.prepare import prepare
 from ajet.learning.algorithms import DPO
 from ajet.plugins import load_plugins, validated
 from ajet.runs import train

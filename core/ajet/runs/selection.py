@@ -19,7 +19,8 @@ from ajet.interfaces.judge import GroupJudge
 from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.job.models import check_model
-from ajet.job.prepare import build_plugin, resolved
+from ajet.job.parts import build_plugin
+from ajet.job.prepare import resolved
 from ajet.learning.rollouts import plan_validation
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines

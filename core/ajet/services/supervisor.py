@@ -26,7 +26,7 @@ from typing import Any
 
 from ajet.interfaces.service import Service
 from ajet.job.config import Layers
-from ajet.job.prepare import build_service
+from ajet.job.parts import build_service
 from ajet.types import AjetError, ConfigError
 from ajet.utils.interrupt import interrupt_main_thread
 from ajet.utils.process_group import signal_group

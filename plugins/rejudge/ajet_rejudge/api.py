@@ -11,7 +11,7 @@ from ajet.backbones import (
     JOURNAL,
     AnyJudge,
     AnyPath,
-    Paths,
+    JobParts,
     anywhere,
     awaitable,
     build_judge,
@@ -19,7 +19,6 @@ from ajet.backbones import (
     import_from_here,
     job_layers,
     lay_object,
-    load_plugins,
     read_run,
     run_credit,
     shown_or_not,
@@ -103,7 +102,7 @@ def judged_anew(path: Path, judge: Any, progress: Progress, clean: Path | None =
     run = read_run(folder)
     with layers.located():
         config, built = layers.job(), build_judge(layers)
-        spec = Paths(load_plugins(), layers).spec("judge", config.judge, "judge")
+        spec = JobParts(layers).spec("judge", config.judge, "judge")
         if clean is not None:
             clean_folder.check(clean, spec)
         adapters = [name for name, target in config.targets.items() if target.lora]

@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from ajet.job.layers import job_layers, lay_sets
-from ajet.job.prepare import build_backbone
+from ajet.job.parts import build_backbone
 from ajet.types import AjetError, ConfigError, ContractBroken
 from tests.tiny import save_tiny_model
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ajet.capture.process.install import install
 from ajet.interfaces.workflow import LoadedWorkflow, make_workflow
-from ajet.job.paths import by_command
+from ajet.job.parts import by_command
 from ajet.plugins import validated
 from ajet.rollout.episode import Episode, Fork, Plan
 from ajet.types import Task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,9 +14,7 @@ import pytest
 
 from ajet import ConfigError, EpisodeView, GroupJudge, Judge, JudgeOutput, Task, WorkflowOutput
 from ajet.job.config import Layers
-from ajet.job.paths import Paths
-from ajet.job.prepare import build_plugin
-from ajet.plugins import load_plugins
+from ajet.job.parts import JobParts, build_plugin
 from ajet.rollout.episode import Plan
 from ajet.testing import ScriptedEngine
 from ajet_judges import Combine, Contains, Environment, Exact
@@ -240,9 +239,13 @@ def test_parts_are_named_as_a_jobs_own_judge_is(tmp_path: Path) -> None:
     judge, layers = built({"type": "combine", "parts": parts}, tmp_path)
     assert isinstance(judge, Combine) and isinstance(judge.parts["right"].judge, Exact)
     assert judge.parts["form"].judge.endpoint.cache == tmp_path / "kept", "paths are the job file's"  # type: ignore[attr-defined]
-    resolved = Paths(load_plugins(), layers).job(layers.job())
+    resolved = JobParts(layers).job()
     assert (
         resolved.judge and resolved.judge["parts"]["short"]["judge"]["type"] == f"{tmp_path / 'own.py'}:short"
+    )
+    kept = pickle.loads(pickle.dumps(resolved)).model_dump(mode="json")
+    assert kept["judge"]["parts"]["right"] == {"judge": {"type": "exact"}, "gate": 1}, (
+        "a job holds specs, not judges"
     )
     exact_and_short = Combine(parts={k: v for k, v in judge.parts.items() if k != "form"})
     assert judged(exact_and_short, "5").reward == 1.5

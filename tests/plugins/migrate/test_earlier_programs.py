@@ -18,7 +18,7 @@ from ajet.interfaces.workflow import LoadedWorkflow, Tuner
 from ajet.interfaces.workflow import load_workflow as load
 from ajet.job.config import all_keys
 from ajet.job.layers import job_layers
-from ajet.job.prepare import build_judge
+from ajet.job.parts import build_judge
 from ajet.plugins import load_plugins
 from ajet.types import AjetError, ConfigError, ContractBroken, EpisodeView, Task, WorkflowOutput
 from ajet_migrate.earlier.job_file import GONE, KEYS, RENAMED
@@ -642,7 +642,7 @@ def test_the_tasks_of_dummy_numbers_are_written_by_the_command_in_the_new_file(f
     (command,) = re.findall(r"writes its tasks: (.*)", text)
     subprocess.run(command, shell=True, cwd=folder.path, check=True)
     layers = job_layers(folder.path / "new.yaml")
-    from ajet.job.prepare import build_plugin
+    from ajet.job.parts import build_plugin
 
     reader: Any = build_plugin(layers, Reader, layers.job().task.reader, "task.reader")  # type: ignore[union-attr]
     tasks = list(reader.tasks())

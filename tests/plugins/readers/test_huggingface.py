@@ -172,9 +172,7 @@ def test_without_the_library_the_error_says_how_to_install_it(tmp_path: Path) ->
 
 def test_in_a_job_a_relative_folder_belongs_to_the_job_and_a_hub_id_stays(folder: Path) -> None:
     from ajet.job.config import Layers
-    from ajet.job.paths import Paths
-    from ajet.job.prepare import build_plugin
-    from ajet.plugins import load_plugins
+    from ajet.job.parts import JobParts, build_plugin
 
     (folder / "sub").mkdir()
     for path, expected in [(".", str(folder)), ("openai/gsm8k", "openai/gsm8k")]:
@@ -183,7 +181,7 @@ def test_in_a_job_a_relative_folder_belongs_to_the_job_and_a_hub_id_stays(folder
         layers.add({"task": {"reader": spec}}, "job.yaml", folder)
         reader = build_plugin(layers, Reader, spec, "task.reader")
         assert isinstance(reader, HuggingFace) and reader.path == expected
-        task = Paths(load_plugins(), layers).job(layers.job()).task
+        task = JobParts(layers).job().task
         assert task and task.reader["path"] == expected
 
 

@@ -20,7 +20,7 @@ from ajet.cli import run_program
 from ajet.environments import ServedEnvironment, serving
 from ajet.interfaces.reader import Reader, read_all
 from ajet.job.config import Layers
-from ajet.job.prepare import build_plugin
+from ajet.job.parts import build_plugin
 from ajet.learning.settings import SelectorSettings
 from ajet.learning.task_selector import make_selector
 from ajet.plugins import load_plugins

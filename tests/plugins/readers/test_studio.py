@@ -20,7 +20,7 @@ import yaml
 from ajet import ConfigError, Task
 from ajet.interfaces.reader import Reader, read_all
 from ajet.job.config import Layers
-from ajet.job.prepare import build_plugin
+from ajet.job.parts import build_plugin
 from ajet_readers import Traces
 from tests.pages import blocks, page
 
