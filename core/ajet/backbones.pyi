@@ -78,6 +78,7 @@ from ajet.rollout.journal import (
 )
 from ajet.rollout.recorded import RecordedTask as RecordedTask
 from ajet.rollout.recorder import (
+    FEEDBACK as FEEDBACK,
     JOURNAL as JOURNAL, METRICS as METRICS, RunRecorder as RunRecorder, live_lines as live_lines, superseded as superseded,
     surviving as surviving,
 )
@@ -180,7 +181,6 @@ from ajet.reports.comparison import (
 )
 from ajet.reports.credit import Credit as Credit, run_credit as run_credit
 from ajet.reports.episode import break_report as break_report
-from ajet.reports.feedback import FEEDBACK as FEEDBACK
 from ajet.reports.folder import Entry as Entry, Run as Run, find_run as find_run, read_run as read_run
 from ajet.reports.group_tree import GroupMember as GroupMember, grown as grown
 from ajet.reports.progress import make_progress as make_progress

@@ -36,7 +36,10 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "online": {"algorithm": "kto reinforce", "command": "online", "reader": "store"},
     "projects": {"command": "new skill"},
     "prompts": {"backbone": "prompts", "command": "tune-prompt"},
-    "readers": {"reader": "environment generated gymnasium huggingface jsonl random reasoning_gym traces"},
+    "readers": {
+        "command": "data",
+        "reader": "environment generated gymnasium huggingface jsonl random reasoning_gym traces",
+    },
     "rejudge": {"command": "rejudge", "name": "Rejudged arejudge rejudge"},
     "studio": {"command": "studio"},
     "tinker": {"backbone": "tinker", "engine": "tinker"},

@@ -24,7 +24,6 @@ from typer.core import TyperGroup
 from ajet.cli import (
     check,
     config,
-    data,
     docs,
     doctor,
     dpo,
@@ -201,7 +200,6 @@ def _commands() -> TyperGroup:
     app.command("show")(show.show)
     app.command("check")(check.check)
     app.command("serve")(serve.serve)
-    app.add_typer(data.app, name="data")
     app.command("export")(export.export)
     app.add_typer(plugins.app, name="plugins")
     app.add_typer(new_plugin.app, name="plugin")

@@ -28,6 +28,7 @@ from ajet.utils.files import sync, writing
 
 Line = TypeVar("Line")
 JOURNAL, METRICS, PASS_RATES = "episodes.jsonl", "metrics.jsonl", "pass_rates.jsonl"
+FEEDBACK = "feedback.jsonl"  # written by people, beside the journal
 _FIELDS = {"episode": ("step", "id"), "superseded": ("from_step",)}
 """The required keys of a line by its type; lines of other types are metrics, which need a step."""
 

@@ -130,7 +130,5 @@ def test_what_is_no_trajectory_is_an_error_that_names_the_file(tmp_path: Path, l
     del record[lost]
     file = tmp_path / "trajectory.json"
     file.write_text(json.dumps(record))
-    with pytest.raises(
-        ConfigError, match=rf"trajectory\.json:1: cannot be read as a trajectory.*{lost}"
-    ):
+    with pytest.raises(ConfigError, match=rf"trajectory\.json:1: cannot be read as a trajectory.*{lost}"):
         read(file)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ajet.reports.feedback import Feedback, labelled_examples, read_feedback, transcripts
 from ajet.reports.folder import read_run
+from ajet_readers.run_feedback import Feedback, labelled_examples, read_feedback, transcripts
 
 from . import runs
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
-from ajet.cli.options import JobFile, Sets
-from ajet.utils.files import check_output
+from ajet.backbones import JobFile, Sets
 
 if TYPE_CHECKING:
-    from ajet.job.config import Layers
-    from ajet.types import Task
+    from ajet import Task
+    from ajet.backbones import Layers
 
 app = typer.Typer(help="Make files of tasks and of examples.", rich_markup_mode=None, no_args_is_help=True)
 
@@ -44,8 +43,9 @@ def generate(
     sets: Sets = None,
 ) -> None:
     """Let a model write tasks about documents or in the style of examples, with task.reader of type `generated`."""
+    from ajet import ConfigError
+    from ajet.interfaces.helpers import check_output
     from ajet.interfaces.reader import NoTasks
-    from ajet.types import ConfigError
 
     check_output("--output", output)
     if validation is not None:
@@ -96,6 +96,8 @@ def from_traces(
 
     A task that was added once is not added again, even if you remove its line: OUTPUT.seen records it.
     """
+    from ajet.interfaces.helpers import check_output
+
     check_output("--output", output)
     layers = _layers(job_file, "traces")
     _lay(layers, "--traces", "path", traces)
@@ -128,9 +130,10 @@ def from_feedback(
     ] = None,
 ) -> None:
     """Write what people said of a run's episodes as data to learn from."""
-    from ajet.reports import feedback
-    from ajet.reports.folder import find_run, read_run
-    from ajet.types import ConfigError
+    from ajet import ConfigError
+    from ajet.backbones import find_run, read_run
+    from ajet.interfaces.helpers import check_output
+    from ajet_readers import run_feedback as feedback
 
     if examples is None and transcripts is None:
         raise ConfigError("--examples FILE or --transcripts FILE is missing; give one of them, or both.")
@@ -154,8 +157,8 @@ def _write_records(path: Path, records: Sequence[dict[str, Any]]) -> int:
     """Write a file of JSON lines, completely or not at all; return their number. Raises ConfigError for none."""
     import json
 
-    from ajet.types import ConfigError
-    from ajet.utils.files import write_whole
+    from ajet import ConfigError
+    from ajet.interfaces.helpers import write_whole
 
     if not records:
         raise ConfigError(f"{path}: nothing to write: no episode of the run has such feedback.")
@@ -166,8 +169,8 @@ def _write_records(path: Path, records: Sequence[dict[str, Any]]) -> int:
 
 def _layers(job_file: Path | None, kind: str) -> Layers:
     """The job's layers, with a reader of the kind. Raises ConfigError if the file names another one."""
-    from ajet.job.layers import job_layers
-    from ajet.types import ConfigError
+    from ajet import ConfigError
+    from ajet.backbones import job_layers
 
     layers = job_layers(job_file)
     reader = (layers.values.get("task") or {}).get("reader")
@@ -179,7 +182,7 @@ def _layers(job_file: Path | None, kind: str) -> Layers:
 
 
 def _lay(layers: Layers, flag: str, field: str, value: Any) -> None:
-    from ajet.job.objects import lay_object
+    from ajet.backbones import lay_object
 
     if value is not None:
         lay_object(layers, f"task.reader.{field}", value, flag)
@@ -187,7 +190,7 @@ def _lay(layers: Layers, flag: str, field: str, value: Any) -> None:
 
 def _set(layers: Layers, sets: list[str] | None) -> None:
     """Apply ``--set KEY=VALUE`` to keys of the reader, in full (task.reader.KEY) or without the section."""
-    from ajet.job.layers import lay_sets
+    from ajet.backbones import lay_sets
 
     prefix = "task.reader."
     lay_sets(layers, [text if text.startswith(prefix) else f"{prefix}{text}" for text in sets or ()])
@@ -195,10 +198,9 @@ def _set(layers: Layers, sets: list[str] | None) -> None:
 
 def _tasks(layers: Layers) -> list[Task]:
     """The tasks of the reader. Raises ConfigError."""
+    from ajet.backbones import build_plugin, make_progress
     from ajet.interfaces.progress import reporting_to
     from ajet.interfaces.reader import Reader, read_all
-    from ajet.job.parts import build_plugin
-    from ajet.reports.progress import make_progress
 
     reader = build_plugin(layers, Reader, layers.values["task"]["reader"], "task.reader")
     with make_progress() as progress, reporting_to(progress):

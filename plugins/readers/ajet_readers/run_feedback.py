@@ -14,12 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ajet.reports.folder import Run
-from ajet.rollout.episode import Episode
-from ajet.tracker.call import Exchange
-from ajet.types import ConfigError, Task
+from ajet import ConfigError, Task
+from ajet.backbones import FEEDBACK, Episode, Exchange, Run
 
-FEEDBACK = "feedback.jsonl"
 _WORDS = {"good": 1.0, "bad": 0.0}
 
 

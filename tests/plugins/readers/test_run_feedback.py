@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ajet.learning.sft import read_transcripts
-from ajet.reports.feedback import FEEDBACK, read_feedback
 from ajet.reports.folder import find_run
 from ajet.types import ConfigError
+from ajet_readers.run_feedback import FEEDBACK, read_feedback
 from tests.program import Program
 
 AGENT = """
