@@ -44,7 +44,7 @@ class Episode:
         at = tree.extend(tree.root, as_ids(prompt or [1]))
         ids = as_ids(sampled)
         generation = Generation(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), finish)
-        chat_end = recognise(self.record.chat("k"), chat or [U]).chat_end
+        chat_end = recognise(self.record.chat("k"), chat or [U])[0]
         call = Call(
             number=len(self.record.calls),
             agent="agent",

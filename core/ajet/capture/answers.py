@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, suppress
@@ -28,8 +27,7 @@ from ajet.chat.images import Images, with_data
 from ajet.chat.renderer import Chat
 from ajet.chat.streaming import stop_at, stop_of
 from ajet.interfaces.engine import ChatModelFailed, Engine
-from ajet.tracker.call import Call, Exchange, Message, MessageNode, Prompt
-from ajet.tracker.conversations import ClientChat
+from ajet.tracker.call import Call, Exchange, Message
 from ajet.tracker.prompt import TAIL, as_sent, make_prompt
 from ajet.tracker.record import EpisodeRecord, as_ids, check_generation, joined_kept
 from ajet.types import (
@@ -39,14 +37,12 @@ from ajet.types import (
     GenerateRequest,
     Generation,
     GenerationDelta,
-    Sampling,
     Spent,
 )
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Exchange)
 _TOO_LONG, _FAILED = "context_length_exceeded", "engine_error"
-_NOTHING = Generation(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.int32), "stop")
-"""What a call has sampled before it is answered."""
 _SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "seed", "stop")
 
 
@@ -95,137 +91,99 @@ class Attempt:
     """Tokens of the answers that the engine gave, received or not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """An answer that has not been delivered yet. ``call`` enters the record when it is."""
-
-    asked: Asked
-    call: Exchange
-    """A `Call`, whose ``end`` is still its prompt, if an engine answered."""
-    answer: Answer
-    sampling: Sampling | None = None
-    """With what the engine sampled."""
-    misfit: Refused | None = None
-    """Why the answer does not have the requested form."""
+Choice = tuple[Exchange, Answer]
+"""A call and its answer, which has not been delivered yet. The call enters the record when it is; until then the ``end`` of a `Call` is
+its prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that was understood: the agent, the target, and its place among the conversations."""
+    """A request that was understood: its call, and what answers it."""
 
     attempt: Attempt
     request: ChatRequest
-    agent: str
     target: Target
-    key: str
+    call: Exchange
+    """A `Call` if an engine answers. Of several choices the first."""
     chat: Chat | None = None
     """The chat format with the request's variables; None if no engine answers."""
-    tools: Sequence[Message] = ()
-    """Those that the prompt lists."""
     told: Sequence[Message] = ()
-    """Those that messages describe."""
-    client_chat: ClientChat | None = None
-    """None for a request without messages, which continues text."""
-    started: float = field(default_factory=time.time)
-    """When it arrived, in seconds since 1970."""
-
-    @property
-    def chat_end(self) -> MessageNode | None:
-        """The last message."""
-        return self.client_chat.chat_end if self.client_chat else None
+    """The tools that messages describe."""
 
     @property
     def offered(self) -> Sequence[Message]:
         """The tools that the answer may call."""
-        return [*self.tools, *self.told] if self.request.may_call else ()
+        return [*self.call.tools, *self.told] if self.request.may_call else ()
 
-    def recorded(self, number: int, **answer: Any) -> Exchange:
-        """The record of the call with a number; a `Call` if ``answer`` has a prompt."""
-        kind = Call if "prompt" in answer else Exchange
-        return kind(
-            number,
-            self.agent,
-            self.target.name,
-            self.key,
-            chat_end=self.chat_end,
-            continues=self.request.continues,
-            text=self.request.prompt,
-            model=self.request.model or None,
-            sampling=_sampling_of(self.request),
-            started=self.started,
-            **answer,
-        )
-
-    async def answer(self, first: int, blocks_loop: bool, emit: Emit | None) -> list[Choice]:
-        """Answer all choices, whose numbers begin with ``first``. Raises Refused."""
-        n = self.request.n
+    async def answer(self, blocks_loop: bool, emit: Emit | None) -> list[Choice]:
+        """Answer all choices. Raises Refused."""
+        call = self.call
+        if isinstance(call, Call):
+            await self._render_apart()
+            self._prompt(call)
+            return await _all(self._sample(c, i, blocks_loop, emit) for i, c in self._choices(call))
         if self.target.replies is not None:
             replies = self.target.replies[self.attempt.episode]
-            return [self._replay(replies, first + i, i, emit) for i in range(n)]
-        if self.target.model:
-            return await _all(self._ask_model(first + i, i, emit) for i in range(n))
-        await self._render_apart()
-        prompt = self._prompt()
-        return await _all(self._sample(prompt, first + i, i, blocks_loop, emit) for i in range(n))
+            return [self._replay(replies, c, i, emit) for i, c in self._choices(call)]
+        return await _all(self._ask_model(c, i, emit) for i, c in self._choices(call))
+
+    def _choices(self, call: C) -> Iterator[tuple[int, C]]:
+        """A call for each choice, and their indices."""
+        for index in range(self.request.n):
+            yield index, replace(call, number=call.number + index) if index else call
 
     # ---------------------------------------------------------------- the prompt
 
     async def _render_apart(self) -> None:
         """Render a large chat that continues no conversation off the loop. The chat caches the rendering for `_prompt`."""
-        request, chat_end = self.request, self.chat_end
+        request, call = self.request, self.call
         is_large = request.size > LARGE_BODY or len(request.tools) > MANY_TOOLS
-        if (
-            self.chat
-            and chat_end
-            and self.client_chat
-            and request.apart
-            and is_large
-            and chat_end.held() is None
-        ):
+        if self.chat and request.apart and is_large and call.chat_end and call.chat_end.held() is None:
             with suppress(AjetError):  # `_prompt` raises and reports it again
-                await off_loop(self.chat.render, as_sent(chat_end, self.client_chat.sent), self.tools)
+                await off_loop(self.chat.render, as_sent(call.chat_end, call.sent), call.tools)
 
     async def count(self) -> int:
         """The tokens of the prompt that the engine would get now. Raises Refused."""
-        if self.chat is None:
+        call = self.call
+        if not isinstance(call, Call):
             raise Refused(
                 f"no tokens can be counted: target {self.target.name!r} is not answered by an engine here",
                 code="unsupported_target",
             )
         await self._render_apart()
-        return self._made().node.length
+        self._make(call)
+        return call.prompt.length
 
-    def _made(self) -> Prompt:
-        """The prompt, however long. Raises Refused if there can be none."""
-        chat = self.chat
+    def _make(self, call: Call) -> None:
+        """Make the prompt, however long. Raises Refused if there can be none."""
+        attempt, chat = self.attempt, self.chat
         assert chat
+        if call.chat_end is None:
+            tree = attempt.record.tree(call.key)
+            call.prompt = tree.extend(tree.root, as_ids(self._text_ids(chat)))
+            return
         try:
-            if self.client_chat is None:
-                return self._text_prompt(chat)
-            return make_prompt(self.attempt.record, chat, self.key, self.client_chat, self.tools)
+            make_prompt(attempt.record, chat, call, by_text=attempt.answerer.by_text)
         except AjetError as error:
-            if isinstance(error, Refused):
-                raise
             raise Refused(str(error), code="unrenderable_chat") from error
 
-    def _prompt(self) -> Prompt:
-        """The engine's prompt. Raises Refused if there can be none."""
+    def _prompt(self, call: Call) -> None:
+        """Make the engine's prompt. Raises Refused if there can be none."""
         counters, chat = self.attempt.counters, self.chat
         assert chat
-        prompt = self._made()
+        self._make(call)
         counters["tools_left_out"] += (
-            self.client_chat is not None and bool(self.offered) and not chat.shows_tools
+            call.chat_end is not None and bool(self.offered) and not chat.shows_tools
         )
-        most = self.attempt.answerer.context_length
-        if prompt.node.length >= most:
+        length, most = call.prompt.length, self.attempt.answerer.context_length
+        if length >= most:
             counters["context_overflow"] += 1
-            raise TooLong(f"the prompt has {prompt.node.length} tokens", prompt.node.length, most)
-        counters["rendered_anew"] += bool(prompt.cause)
-        counters["drift"] += prompt.drift
-        return prompt
+            raise TooLong(f"the prompt has {length} tokens", length, most)
+        counters["rendered_anew"] += bool(call.cause)
+        counters["drift"] += call.drift
 
-    def _text_prompt(self, chat: Chat) -> Prompt:
-        """Text as it is, including special tokens, or token ids."""
+    def _text_ids(self, chat: Chat) -> Sequence[int]:
+        """The tokens of a text as it is, including special ones, or token ids."""
         given = self.request.prompt
         ids = (
             chat.tokenizer.encode(given.encode(errors="replace").decode())
@@ -237,46 +195,44 @@ class Asked:
                 f"prompt must hold at least one token, and token ids below {len(chat.tokenizer)}",
                 code="invalid_request",
             )
-        tree = self.attempt.record.tree(self.key)
-        return Prompt(tree.extend(tree.root, as_ids(ids)))
+        return ids
 
     # ---------------------------------------------------------------- a chat model, a recording
 
-    async def _ask_model(self, number: int, index: int, emit: Emit | None) -> Choice:
-        attempt, model, call = self.attempt, self.target.model, self.recorded(number)
-        assert model and self.chat_end
-        replayed = attempt.replay and attempt.replay.take(call, self.tools, None)
+    async def _ask_model(self, call: Exchange, index: int, emit: Emit | None) -> Choice:
+        attempt, model = self.attempt, self.target.model
+        assert model and call.chat_end
+        replayed = attempt.replay and attempt.replay.take(call, None)
         if replayed:
             assert replayed.answer
             message = dict(replayed.answer.message)
             if emit:
                 StreamBuffer(emit, index, None, ()).finish(message)
-            return Choice(self, call, Answer(message, _reason(message), 0, 0))
+            return call, Answer(message, _reason(message), 0, 0)
         sampling, _ = attempt.answerer.policy.resolve(self.request, None)
         answering_episode.set(attempt.episode)
         with passthrough():
-            messages = with_data(self.chat_end.chat(), attempt.record.images)
+            messages = with_data(call.chat_end.chat(), attempt.record.images)
             answer = model.complete(messages, self.offered, sampling)
             message = dict(await self._or_refuse(answer, f"the model of target {self.target.name!r}"))
         used = Spent.reported(message.pop("usage", None) or {})
         attempt.spent += used
         if emit:
             StreamBuffer(emit, index, None, ()).finish(message)
-        answered = Answer(message, _reason(message), used.prompt_tokens, used.completion_tokens)
-        return Choice(self, call, answered)
+        return call, Answer(message, _reason(message), used.prompt_tokens, used.completion_tokens)
 
     def _replay(
-        self, replies: Replies[Answer | Refused], number: int, index: int, emit: Emit | None
+        self, replies: Replies[Answer | Refused], call: Exchange, index: int, emit: Emit | None
     ) -> Choice:
         """The recorded reply. Raises the recorded error, and NotRecorded for an unknown request."""
         attempt = self.attempt
-        messages = self.chat_end.chat() if self.chat_end else ()
+        messages = call.chat_end.chat() if call.chat_end else ()
         try:
-            request = request_of(Form(replies.ignore), messages, self.tools, self.request.prompt)
+            request = request_of(Form(replies.ignore), messages, call.tools, call.text)
             told, unseen = told_of_unseen(messages, images=True)
             if unseen and request not in replies:  # a model that reads only text was recorded
-                request = request_of(Form(replies.ignore), told, self.tools, self.request.prompt)
-            answer = replies.take(self.agent, request)
+                request = request_of(Form(replies.ignore), told, call.tools, call.text)
+            answer = replies.take(call.agent, request)
         except NotRecorded as error:
             attempt.counters["not_recorded"] += 1
             attempt.engine_error = str(error)
@@ -287,44 +243,31 @@ class Asked:
             raise answer
         if emit:
             StreamBuffer(emit, index, None, ()).finish(answer.message)
-        answer = answer if self.request.logprobs else replace(answer, logprobs=None)
-        return Choice(self, self.recorded(number), answer)
+        return call, answer if self.request.logprobs else replace(answer, logprobs=None)
 
     # ---------------------------------------------------------------- the engine
 
-    async def _sample(
-        self, prompt: Prompt, number: int, index: int, blocks_loop: bool, emit: Emit | None
-    ) -> Choice:
+    async def _sample(self, call: Call, index: int, blocks_loop: bool, emit: Emit | None) -> Choice:
         attempt, chat, asked_stops = self.attempt, self.chat, self.request.stop
         answerer = attempt.answerer
         assert chat
         sampling, overridden = answerer.policy.resolve(
-            self.request, self._seed(number), chat.stop_token_ids, index
+            self.request, self._seed(call.number), chat.stop_token_ids, index
         )
         for name in overridden:
             attempt.counters[f"overridden:{name}"] += 1
-        ids = prompt.node.ids()
+        ids = call.prompt.ids()
         if answerer.limit:
             room = answerer.limit - len(ids)
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens or room, room))
         tail = ids[-TAIL:].tolist()
-        call = self.recorded(
-            number,
-            prompt=prompt.node,
-            end=prompt.node,
-            generation=_NOTHING,
-            temperature=sampling.temperature or 1.0,
-            trained=self.target.trained and answerer.policy.training and not sampling.greedy,
-            side=self.target.side,
-            parent=prompt.parent,
-            cause=prompt.cause,
-            made=prompt,
-        )
-        assert isinstance(call, Call)
-        replayed = attempt.replay and attempt.replay.take(call, self.tools, chat)
+        call.end, call.temperature = call.prompt, sampling.temperature or 1.0
+        call.trained = self.target.trained and answerer.policy.training and not sampling.greedy
+        call.side = self.target.side
+        replayed = attempt.replay and attempt.replay.take(call, chat)
         buffer = None
         if emit:
-            reader = chat.text_reader() if self.chat_end is None else chat.reader(tail, self.offered)
+            reader = chat.text_reader() if call.chat_end is None else chat.reader(tail, self.offered)
             buffer = StreamBuffer(emit, index, reader, asked_stops)
         if attempt.replay and isinstance(replayed, Call):
             call.generation, call.replayed, call.trained = replayed.generation, True, False
@@ -334,13 +277,13 @@ class Asked:
                 for token in call.generation.token_ids.tolist():
                     buffer.sampled([token])
         else:
-            images, key = attempt.record.images_in(ids), (attempt.episode, number)
+            images, key = attempt.record.images_in(ids), (attempt.episode, call.number)
             wanted = GenerateRequest(ids, sampling, key, blocks_loop, self.target.adapter, images)
             call.generation = await self._or_refuse(self._generate(wanted, buffer), "the engine")
             attempt.spent += Spent(len(ids), len(call.generation.token_ids))
             attempt.sampled += len(call.generation.token_ids)
         generation = call.generation
-        message, reason, reasoning = self._message(chat, tail, generation, number)
+        message, reason, reasoning = self._message(chat, tail, call)
         if replayed and replayed.answer:  # with the ids of its tool calls, which the agent sends back
             message = dict(replayed.answer.message)
         if buffer:
@@ -351,8 +294,9 @@ class Asked:
         stops = asked_stops if reason == "stop" else ()
         stop = stop_of(chat.text(generation.token_ids.tolist()), stops) if stops else None
         last = buffer.last["reasoning"] if buffer else ""
-        answer = Answer(message, reason, len(ids), len(generation.token_ids), logprobs, reasoning, stop, last)
-        return Choice(self, call, answer, sampling)
+        return call, Answer(
+            message, reason, len(ids), len(generation.token_ids), logprobs, reasoning, stop, last
+        )
 
     async def _generate(self, wanted: GenerateRequest, buffer: StreamBuffer | None) -> Generation:
         """What the engine samples. Raises AjetError for an answer that cannot be recorded: it would break a batch."""
@@ -396,11 +340,12 @@ class Asked:
             raise Refused(f"{who} failed: {failure}", code=_FAILED, status=status) from error
 
     def _message(
-        self, chat: Chat, prompt_tail: list[int], generation: Generation, number: int
+        self, chat: Chat, prompt_tail: list[int], call: Call
     ) -> tuple[dict[str, Any], FinishReason, int | None]:
         """The answer as a message, why it ended, and how many of its tokens are reasoning."""
-        ids, stops = generation.token_ids.tolist(), self.request.stop
-        if self.chat_end is None:
+        generation, stops = call.generation, self.request.stop
+        ids = generation.token_ids.tolist()
+        if call.chat_end is None:
             content = chat.text(ids)
             content = content[: stop_at(content, stops)]
             return {"role": "assistant", "content": content}, generation.finish_reason, None
@@ -415,12 +360,12 @@ class Asked:
             message["reasoning_content"] = thought
         if not parsed.tool_calls:
             return message, generation.finish_reason, parsed.reasoning_tokens
-        used = {c["id"] for m in self.chat_end.chat() for c in m.get("tool_calls") or ()}
+        used = {c["id"] for m in call.chat_end.chat() for c in m.get("tool_calls") or ()}
         ids_written = [i if i not in used else "" for i in parsed.call_ids]
         message["tool_calls"] = [
             {
                 # Kimi's chat templates write the id where other templates write the name.
-                "id": ids_written[i] or _mint(f"{self.attempt.episode}/{number}/{i}"),
+                "id": ids_written[i] or _mint(f"{self.attempt.episode}/{call.number}/{i}"),
                 "type": "function",
                 "function": {"name": name, "arguments": arguments},
             }
@@ -445,7 +390,7 @@ class Asked:
         return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big") >> 1
 
 
-def _sampling_of(request: ChatRequest) -> dict[str, Any]:
+def sampling_of(request: ChatRequest) -> dict[str, Any]:
     """The sampling parameters that a request sets."""
     given = {name: getattr(request, name) for name in _SAMPLING}
     several = {"n": request.n} if request.n > 1 else {}

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ajet.capture.answers import Asked, Attempt, Choice
+from ajet.capture.answers import Asked, Attempt, Choice, sampling_of
 from ajet.capture.fork_replay import Diverged
 from ajet.capture.limits import LARGE_BODY, refuse_oversized
 from ajet.capture.off_loop import off_loop
@@ -29,7 +29,7 @@ from ajet.capture.unseen import told_of_unseen
 from ajet.capture.wires import Answer, ChatRequest, Refused, TooLong
 from ajet.chat.messages import BadMessage, normalise_tools
 from ajet.chat.renderer import Chat
-from ajet.tracker.call import Call, Exchange, Message, MessageNode
+from ajet.tracker.call import Call, Exchange, Message
 from ajet.tracker.conversations import recognise
 from ajet.tracker.prompt import as_sent
 from ajet.tracker.record import merging_key
@@ -66,8 +66,9 @@ class Session(Attempt):
     """Of calls and of sampled tokens."""
     _limit_reached: Future[str] = field(default_factory=Future)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    _replies: dict[str, tuple[Choice, MessageNode]] = field(default_factory=dict)
-    """Each reply by its id, with its place among the conversations; of several choices the first."""
+    _replies: dict[str, tuple[Exchange, bool]] = field(default_factory=dict)
+    """The call of each reply by its id, of several choices the first; and whether its chat begins with the request's own
+    instructions."""
 
     def note(self, error: Refused) -> Refusal:
         """Count a refused call, and keep it unless there are too many. That a fork diverged, its failure tells."""
@@ -115,17 +116,17 @@ class Session(Attempt):
         with self._in_flight():
             self._refuse_beyond_limits()
             asked = await self._asked(request, agent, target)
-            first, self._numbers = self._numbers, self._numbers + request.n
+            self._numbers += request.n
             try:
                 await check_schema(request)
-                choices = await asked.answer(first, blocks_loop, emit)
+                choices = await asked.answer(blocks_loop, emit)
             except Refused as error:
-                self._keep_refused(asked, first, error)
+                self._keep_refused(asked.call, error)
                 raise
             for what in asked.request.left_out:
                 self.counters[f"left_out:{what}"] += 1
             if not is_free(request):
-                choices = [replace(c, misfit=await misfit(request, c.answer)) for c in choices]
+                choices = [(call, replace(a, misfit=await misfit(request, a))) for call, a in choices]
             return choices
 
     async def count(self, request: ChatRequest, agent: str, target: str | None) -> int:
@@ -139,13 +140,15 @@ class Session(Attempt):
         """Record the choices of a request, all at once, as they are delivered to the client. Raises Refused
         if the episode has ended, and for an answer without the requested form, which is recorded."""
         self._refuse_if_closed()
-        chat_end = [self._record(choice) for choice in choices]
-        if reply_id and chat_end[0]:
-            self._replies[reply_id] = choices[0], chat_end[0]
-        for choice in choices:
-            if choice.misfit:
-                raise choice.misfit
-        return [choice.answer for choice in choices]
+        for call, answer in choices:
+            self._record(call, answer)
+        if reply_id and (first := choices[0][0]).answer:
+            self._replies[reply_id] = first, request.instructed
+        answers = [answer for _, answer in choices]
+        for answer in answers:
+            if answer.misfit:
+                raise answer.misfit
+        return answers
 
     async def kept(self, reply_id: str) -> None:
         """Wait until a reply that was taken may be delivered. At once here; a session that stores replies overrides it."""
@@ -262,27 +265,31 @@ class Session(Attempt):
         )
 
     def _understand(self, request: ChatRequest, agent: str, target: Target, chat: Chat | None) -> Asked:
-        """The request's place among the conversations."""
+        """The request's call, and its place among the conversations."""
+        kind = Exchange if target.model or target.replies is not None else Call
+        call = kind(self._numbers, agent, target.name, f"{target.name}/text", started=time.time())
+        call.continues, call.text, call.model = request.continues, request.prompt, request.model or None
+        call.sampling = sampling_of(request)
         if request.prompt is not None:
             if target.model:
                 raise Refused(
                     f"target {target.name!r} is answered by a chat model, which cannot continue text; send messages",
                     code="unsupported_target",
                 )
-            return Asked(self, request, agent, target, f"{target.name}/text", chat)
+            return Asked(self, request, target, call, chat)
         try:
             written = json.dumps(request.tools, default=str) if request.tools else "[]"
             # Large ones are not worth the memory.
             read = _tools if len(written) <= LARGE_BODY else _tools.__wrapped__
-            tools, key = read(target.name, written)
-            root, by_text = self.record.chat(key), self.answerer.by_text
-            messages, named = self._messages(request)
-            known = recognise(root, messages, by_text=by_text)
-            client_chat = replace(known, continues=request.continues, named=named)
-            told = normalise_tools(request.told)
+            call.tools, call.key = read(target.name, written)
+            root = self.record.chat(call.key)
+            messages, call.named = self._messages(request)
+            call.chat_end, call.sent, drift = recognise(root, messages, by_text=self.answerer.by_text)
+            if isinstance(call, Call):
+                call.drift = drift
+            return Asked(self, request, target, call, chat, normalise_tools(request.told))
         except BadMessage as error:
             raise Refused(str(error), code=error.code) from None
-        return Asked(self, request, agent, target, key, chat, tools, told, client_chat)
 
     def _messages(self, request: ChatRequest) -> tuple[Sequence[Mapping[str, Any]], int | None]:
         """The whole chat, and the number of the call whose reply it names. Each request has its own instructions; all else of the
@@ -295,40 +302,30 @@ class Session(Attempt):
                 "whole chat",
                 code="previous_response_not_found",
             )
-        choice, chat_end = self._replies[request.after]
-        assert choice.asked.client_chat
-        chat = as_sent(chat_end, choice.asked.client_chat.sent)
-        chat = chat[choice.asked.request.instructed :]
+        call, instructed = self._replies[request.after]
+        assert call.answer
+        chat = as_sent(call.answer, call.sent)[instructed:]
         own = int(request.instructed)
-        return [*request.messages[:own], *chat, *request.messages[own:]], choice.call.number
+        return [*request.messages[:own], *chat, *request.messages[own:]], call.number
 
     # ---------------------------------------------------------------- recording
 
-    def _record(self, choice: Choice) -> MessageNode | None:
-        """Record an answer; return its node among the conversations."""
-        asked, call, answer = choice.asked, choice.call, choice.answer
+    def _record(self, call: Exchange, answer: Answer) -> None:
         call.stop, call.reasoning_tokens = answer.stop, answer.reasoning_tokens
         call.seconds = max(time.time() - call.started, 0.0)  # the clock may be set back
         if call.chat_end is None:
             call.said = str(answer.message["content"])
         if isinstance(call, Call):
             call.end = self.record.tree(call.key).extend(call.prompt, call.generation.token_ids)
-        node = self._add(asked, call, answer.message)
+        node = self.record.add(call, answer.message)
         if node and answer.last_reasoning:  # an equal reply may be sent without streaming
             node.last_reasoning = answer.last_reasoning
-        return node
 
-    def _keep_refused(self, asked: Asked, number: int, error: Refused) -> None:
+    def _keep_refused(self, call: Exchange, error: Refused) -> None:
         """Keep an error for recordings, except those that only repeat that the episode has ended."""
-        if asked.chat_end is None or self.record.closed or len(self.record.refused) >= _MOST_REFUSALS:
+        if call.chat_end is None or self.record.closed or len(self.record.refused) >= _MOST_REFUSALS:
             return
-        message = str(error)[:_LONGEST_REFUSAL]
-        self._add(asked, asked.recorded(number, code=error.code, status=error.status, error=message))
-
-    def _add(self, asked: Asked, call: Exchange, answer: Message | None = None) -> MessageNode | None:
-        if asked.tools:
-            self.record.tools[asked.key] = asked.tools
-        return self.record.add(call, answer)
+        self.record.add(call.refused(error.code, error.status, str(error)[:_LONGEST_REFUSAL]))
 
     def _refuse_if_closed(self) -> None:
         if self.record.closed:

@@ -10,32 +10,17 @@ a reply may also be found by its loose text, which counts as drift.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from ajet.chat.messages import fingerprint
 from ajet.tracker.call import Form, Message, MessageNode
 
 
-@dataclass(frozen=True, slots=True)
-class ClientChat:
-    """A client's chat as it was recognised, and how it may be continued."""
-
-    chat_end: MessageNode
-    """The node of its last message."""
-    drift: int = 0
-    """How many of its messages were found by loose text only."""
-    sent: Mapping[int, Message] = field(default_factory=dict)
-    """Those of its messages that are a recorded reply in another form, by their index."""
-    by_text: bool = False
-    continues: bool = False
-    """Whether the answer continues its last message."""
-    named: int | None = None
-    """The call whose reply the client named."""
-
-
-def recognise(root: MessageNode, messages: Sequence[Message], *, by_text: bool = False) -> ClientChat:
-    """Find a client's chat below ``root``; new messages are added. Raises BadMessage."""
+def recognise(
+    root: MessageNode, messages: Sequence[Message], *, by_text: bool = False
+) -> tuple[MessageNode, dict[int, Message], int]:
+    """Find a client's chat below ``root``; new messages are added. Returns the node of its last message, those messages that are a
+    recorded reply in another form by their index, and how many were found by loose text only. Raises BadMessage."""
     node, drift = root, 0
     sent: dict[int, Message] = {}
     for index, message in enumerate(messages):
@@ -50,4 +35,4 @@ def recognise(root: MessageNode, messages: Sequence[Message], *, by_text: bool =
             else:
                 child = form
         node = child
-    return ClientChat(node, drift, sent, by_text)
+    return node, sent, drift
