@@ -42,8 +42,7 @@ from call_logs import (
 from ajet.chat.messages import normalise
 from ajet.chat.renderer import Chat, Turn
 from ajet.chat.template import given
-from ajet.tracker.call import Call, new_root
-from ajet.tracker.conversations import recognise
+from ajet.tracker.call import Call, new_root, recognise
 from ajet.tracker.forest import forest
 from ajet.tracker.prompt import make_prompt
 from ajet.tracker.record import EpisodeRecord

@@ -16,8 +16,7 @@ from ajet.job.job import Job
 from ajet.job.prepare import prepare
 from ajet.learning.filters import DiscardedAttempts, OverLong, Repetition, UnusedBranches, repeated
 from ajet.plugins import load_plugins
-from ajet.tracker.call import Call
-from ajet.tracker.conversations import recognise
+from ajet.tracker.call import Call, recognise
 from ajet.tracker.record import EpisodeRecord, as_ids
 from ajet.types import ConfigError, Generation
 from tests.properties import examples

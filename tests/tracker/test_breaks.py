@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ajet.tracker.breaks import CAUSES, Break, discarded, find_breaks
-from ajet.tracker.call import Call
-from ajet.tracker.conversations import recognise
+from ajet.tracker.call import Call, recognise
 from ajet.tracker.differences import explain
 from ajet.tracker.record import EpisodeRecord, as_ids
 from ajet.types import Generation

@@ -45,8 +45,7 @@ from ajet.chat.messages import BadMessage, normalise_tools
 from ajet.chat.renderer import Chat
 from ajet.chat.streaming import stop_of
 from ajet.interfaces.engine import ChatModelFailed
-from ajet.tracker.call import Call, Exchange, Message
-from ajet.tracker.conversations import recognise
+from ajet.tracker.call import Call, Exchange, Message, recognise
 from ajet.tracker.prompt import TAIL, as_sent, make_prompt
 from ajet.tracker.record import EpisodeRecord, as_ids, merging_key
 from ajet.types import AjetError, FinishReason, GenerateRequest, Spent
