@@ -580,7 +580,6 @@ def rendering_cpu(calls: int = 300) -> float:
     from ajet.chat.messages import normalise
     from ajet.chat.renderer import Chat
     from ajet.tracker.call import Call
-    from ajet.tracker.conversations import ClientChat
     from ajet.tracker.prompt import make_prompt
     from ajet.tracker.record import EpisodeRecord
     from ajet.types import Generation
@@ -601,21 +600,25 @@ def rendering_cpu(calls: int = 300) -> float:
     record = EpisodeRecord()
     root = record.chat("k")
     first = root.add(normalise(messages[0], 0)).add(normalise(messages[1], 1))
-    prompt = make_prompt(record, chat, "k", ClientChat(first), [tool])
+    asked = Call(0, "a", "t", "k", chat_end=first, tools=[tool])
+    make_prompt(record, chat, asked)
     ids = np.array(
         [*chat.tokenizer.encode(chat.written(messages[2]), add_special_tokens=False), chat.stop_token_ids[0]],
         np.int32,
     )
     generation = Generation(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), "stop")
-    end = record.tree("k").extend(prompt.node, ids)
+    end = record.tree("k").extend(asked.prompt, ids)
     answer = normalise(messages[2], 2)
-    record.add(Call(0, "a", "t", "k", prompt.node, end, generation, 1.0, True, chat_end=first), answer)
+    record.add(Call(0, "a", "t", "k", asked.prompt, end, generation, 1.0, True, chat_end=first), answer)
     following = first.add(answer).add(normalise(messages[3], 3))
-    client_chat = ClientChat(following)
-    assert make_prompt(record, chat, "k", client_chat, [tool]).parent == 0, (
-        "it does not continue the conversation"
-    )
-    return cpu_of(lambda: make_prompt(record, chat, "k", client_chat, [tool]), calls)
+
+    def next_call() -> Call:
+        call = Call(1, "a", "t", "k", chat_end=following, tools=[tool])
+        make_prompt(record, chat, call)
+        return call
+
+    assert next_call().parent == 0, "it does not continue the conversation"
+    return cpu_of(next_call, calls)
 
 
 def cpu_of(work: Callable[[], object], calls: int) -> float:

@@ -42,8 +42,7 @@ from call_logs import (
 from ajet.chat.messages import normalise
 from ajet.chat.renderer import Chat, Turn
 from ajet.chat.template import given
-from ajet.tracker.call import Call, new_root
-from ajet.tracker.conversations import ClientChat, recognise
+from ajet.tracker.call import Call, new_root, recognise
 from ajet.tracker.forest import forest
 from ajet.tracker.prompt import make_prompt
 from ajet.tracker.record import EpisodeRecord
@@ -303,22 +302,11 @@ def continued(chat: Chat, turns: int, seed: int) -> float:
         ids = np.array([*chat.tokenizer.encode(answer["content"], add_special_tokens=False), stop], np.int32)
         generation = Generation(ids, np.zeros(len(ids), np.float32), versions(ids), "stop")
         start = time.process_time()
-        prompt = make_prompt(record, chat, "policy", ClientChat(chat_end), ())
-        end = record.tree("policy").extend(prompt.node, ids)
         call = Call(
-            number,
-            "solver",
-            "policy",
-            "policy",
-            prompt.node,
-            end,
-            generation,
-            1.0,
-            True,
-            parent=prompt.parent,
-            chat_end=chat_end,
-            made=prompt,
+            number, "solver", "policy", "policy", generation=generation, trained=True, chat_end=chat_end
         )
+        make_prompt(record, chat, call)
+        call.end = record.tree("policy").extend(call.prompt, ids)
         record.add(call, answer)
         spent += time.process_time() - start
         if number + 1 < turns:
@@ -340,7 +328,7 @@ def recognised(seed: int) -> tuple[float, float]:
     def recognise_all() -> None:
         root = new_root()
         for request, answer in zip(requests, answers, strict=True):
-            chat_end = recognise(root, request).chat_end
+            chat_end, *_ = recognise(root, request)
             chat_end.add(answer)
 
     recognising, parsing = fastest(recognise_all, lambda: [json.loads(body) for body in bodies])

@@ -16,8 +16,7 @@ from ajet.job.job import Job
 from ajet.job.prepare import prepare
 from ajet.learning.filters import DiscardedAttempts, OverLong, Repetition, UnusedBranches, repeated
 from ajet.plugins import load_plugins
-from ajet.tracker.call import Call
-from ajet.tracker.conversations import recognise
+from ajet.tracker.call import Call, recognise
 from ajet.tracker.record import EpisodeRecord, as_ids
 from ajet.types import ConfigError, Generation
 from tests.properties import examples
@@ -44,7 +43,7 @@ class Episode:
         at = tree.extend(tree.root, as_ids(prompt or [1]))
         ids = as_ids(sampled)
         generation = Generation(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), finish)
-        chat_end = recognise(self.record.chat("k"), chat or [U]).chat_end
+        chat_end = recognise(self.record.chat("k"), chat or [U])[0]
         call = Call(
             number=len(self.record.calls),
             agent="agent",

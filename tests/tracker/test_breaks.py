@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ajet.tracker.breaks import CAUSES, Break, discarded, find_breaks
-from ajet.tracker.call import Call
-from ajet.tracker.conversations import recognise
+from ajet.tracker.call import Call, recognise
 from ajet.tracker.differences import explain
 from ajet.tracker.record import EpisodeRecord, as_ids
 from ajet.types import Generation
@@ -67,7 +66,7 @@ class Episode:
         cause: str = "",
     ) -> list[Message]:
         key = f"{target}/{tools}"
-        node = recognise(self.record.chat(key), chat).chat_end
+        node = recognise(self.record.chat(key), chat)[0]
         tree, held = self.record.tree(key), node.held()
         parent = held.ends[0] if held is not None and not cause else None
         if held is not None and parent is not None:
@@ -112,7 +111,7 @@ def in_order(record: EpisodeRecord, order: Sequence[int]) -> EpisodeRecord:
     for call in (record.calls[i] for i in order):
         tree = made.tree(call.key)
         assert call.chat_end
-        node = recognise(made.chat(call.key), call.chat_end.chat()).chat_end
+        node = recognise(made.chat(call.key), call.chat_end.chat())[0]
         prompt = tree.extend(tree.root, call.prompt.ids())
         end = tree.extend(prompt, call.generation.token_ids)
         fields = (call.generation, call.temperature, True, call.parent, call.cause)
@@ -405,7 +404,7 @@ def test_what_the_chat_format_could_not_continue_has_its_cause(episode: Episode,
 def test_equal_messages_of_other_tokens_are_retokenised(episode: Episode) -> None:
     chat = episode.call([S, U], X)
     first = episode.record.calls[0]
-    node = recognise(episode.record.chat(first.key), [*chat, U2]).chat_end
+    node = recognise(episode.record.chat(first.key), [*chat, U2])[0]
     tree = episode.record.tree(first.key)
     prompt = tree.extend(first.prompt, as_ids([7, 7, 7]))
     other = Call(
@@ -420,7 +419,7 @@ def test_equal_messages_of_other_tokens_are_retokenised(episode: Episode) -> Non
 def test_a_chat_rendered_anew_to_the_same_tokens_is_no_break(episode: Episode) -> None:
     chat = episode.call([S, U], X)
     first = episode.record.calls[0]
-    node = recognise(episode.record.chat(first.key), [*chat, U2]).chat_end
+    node = recognise(episode.record.chat(first.key), [*chat, U2])[0]
     prompt = episode.record.tree(first.key).extend(first.end, as_ids([7]))
     call = Call(
         1, "agent", "policy", first.key, prompt, prompt, first.generation, 1.0, True, None, "", chat_end=node
@@ -432,7 +431,7 @@ def test_a_chat_rendered_anew_to_the_same_tokens_is_no_break(episode: Episode) -
 def test_a_changed_message_that_the_template_renders_to_the_same_tokens_is_no_break(episode: Episode) -> None:
     episode.call([S, U], said("two "))
     first = episode.record.calls[0]
-    node = recognise(episode.record.chat(first.key), [S, U, said("two"), U2]).chat_end
+    node = recognise(episode.record.chat(first.key), [S, U, said("two"), U2])[0]
     prompt = episode.record.tree(first.key).extend(first.end, as_ids([7]))
     call = Call(
         1, "agent", "policy", first.key, prompt, prompt, first.generation, 1.0, True, None, "", chat_end=node
@@ -681,7 +680,7 @@ def test_appending_and_forking_never_break(graph: Any) -> None:
 def test_five_thousand_calls_without_a_break_take_no_time() -> None:
     episode, chat = Episode(), [S]
     root = episode.record.chat("policy/")
-    node = recognise(root, chat).chat_end
+    node = recognise(root, chat)[0]
     tree = episode.record.tree("policy/")
     end = tree.root
     nothing = Generation(as_ids([1]), np.zeros(1, np.float32), as_ids([0]), "stop")

@@ -7,14 +7,14 @@ of the answer. A request is looked for among all that are left, so parallel call
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 from ajet.capture.replies import Form, Replies, difference, request_of
 from ajet.capture.wires import Refused
 from ajet.chat.renderer import Chat
-from ajet.tracker.call import Call, Exchange, Message
+from ajet.tracker.call import Call, Exchange
 from ajet.tracker.record import EpisodeRecord
 
 
@@ -43,13 +43,12 @@ class ForkReplay:
                 self._left.setdefault(_identity(exchange), []).append(exchange)
             elif isinstance(exchange, Call) or exchange.answer:
                 self._later.add(_identity(exchange))
-        self._tools = record.tools
         self._sampled: set[int] = set()
         """The numbers of the fork's own calls."""
         self.diverged: Future[Diverged] = Future()
         """What is different, once the fork does other things than its parent."""
 
-    def take(self, asked: Exchange, tools: Sequence[Message], chat: Chat | None) -> Exchange | None:
+    def take(self, asked: Exchange, chat: Chat | None) -> Exchange | None:
         """The parent's call with the same request, which is then used; None if the model is to answer it. Raises Diverged."""
         identity = _identity(asked)
         if left := self._left.get(identity):
@@ -62,7 +61,7 @@ class ForkReplay:
         if not self._unused:
             raise self._diverge(f"call {asked.number} is not recorded: it comes after the last call")
         raise self._diverge(
-            f"call {asked.number} differs from its recording: {self._difference(asked, tools, chat)}"
+            f"call {asked.number} differs from its recording: {self._difference(asked, chat)}"
         )
 
     def end(self) -> Diverged | None:
@@ -83,16 +82,16 @@ class ForkReplay:
             self.diverged.set_result(error)
         return error
 
-    def _difference(self, asked: Exchange, tools: Sequence[Message], chat: Chat | None) -> str:
+    def _difference(self, asked: Exchange, chat: Chat | None) -> str:
         """How a request differs from the one that is most like it."""
 
-        def request(exchange: Exchange, tools: Sequence[Message]) -> Any:
+        def request(exchange: Exchange) -> Any:
             messages = exchange.chat_end.chat() if exchange.chat_end else ()
-            return request_of(Form(), messages, tools, exchange.text)
+            return request_of(Form(), messages, exchange.tools, exchange.text)
 
         left = self._unused
-        replies = Replies((e.agent, request(e, self._tools.get(e.key, ())), e) for e in left)
-        words, nearest = replies.nearest(asked.agent, request(asked, tools))
+        replies = Replies((each.agent, request(each), each) for each in left)
+        words, nearest = replies.nearest(asked.agent, request(asked))
         if words:
             return words
         if asked.target != nearest.target:

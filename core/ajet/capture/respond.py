@@ -155,7 +155,7 @@ class EventStream(AsyncIterator[bytes]):
         client that reads the first piece of something else stops reading, and the answer would not be recorded."""
         if self._request.json_schema is not None:
             await asyncio.wait([self._task])
-            if any(choice.misfit for choice in self._choices()):
+            if any(answer.misfit for _, answer in self._choices()):
                 self._session.take(self._request, self._choices())
         first = await self._queue.get()
         if first is None:

@@ -30,6 +30,11 @@ class Target:
     side: bool = False
     """Whether its calls are side calls, which batches leave out."""
 
+    @property
+    def by_engine(self) -> bool:
+        """Whether our engine answers its calls."""
+        return not self.model and self.replies is None
+
     def takes(self, agent: str, model: str) -> bool:
         """Whether it takes the calls of an agent that call their model so."""
         named = not self.models or any(fnmatchcase(model, pattern) for pattern in self.models)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ajet.learning.pairs import together
-from ajet.tracker.flat import flatten
+from ajet.tracker.forest import flatten
 from ajet.tracker.tree import Branch, Node, TokenTree, common_length
 from ajet.types import Sample, SampleTree
 

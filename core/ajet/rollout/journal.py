@@ -107,6 +107,7 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     """The episode of a line, its token trees rebuilt."""
     record = EpisodeRecord()
     record.trees = {key: _tree_from_json(tree) for key, tree in line["trees"].items()}
+    record.tools = dict(line.get("tools", {}))
     chat_end = {key: _chat_from_json(record.chat(key), rows) for key, rows in line["chats"].items()}
     for data in line["calls"]:
         answer = chat_end[data["key"]][data["answer"]] if "answer" in data else None
@@ -120,8 +121,7 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     for data in line.get("refused", ()):
         end = chat_end[data["key"]][data["chat_end"]]
         kept = _from_line(data, _REFUSED) | _from_line(data.get("details", {}), _DETAILS)
-        record.asked.append(Exchange(**kept, chat_end=end))
-    record.tools = dict(line.get("tools", {}))
+        record.asked.append(Exchange(**kept, chat_end=end, tools=record.tools.get(data["key"], ())))
     record.image_tokens = {token: ref for ref, token in line.get("images", {}).items()}
     record.close()
     if "fork" in line:
@@ -237,6 +237,7 @@ def _call_from_json(data: Mapping[str, Any], record: EpisodeRecord, answer: Mess
     kept = _from_line(data, _NAMED) | _from_line(data.get("details", {}), _DETAILS)
     kept |= {name: data[name] for name in ("started", "seconds") if name in data}
     kept |= {"answer": answer, "chat_end": answer.parent if answer else None}
+    kept["tools"] = record.tools.get(data["key"], ())
     if "tokens" not in data:
         return Exchange(**kept)
     tokens, branches = data["tokens"], record.tree(data["key"]).branches

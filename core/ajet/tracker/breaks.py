@@ -362,9 +362,8 @@ def _rendered_anew(call: Call, held: MessageNode) -> tuple[Call, Difference] | N
         for answer in held.path()
         if any(c.end.length > token and earlier.end.starts_with(c.end) for c in answer.ends)
     )
-    made = call.made
-    if made is not None and (made.was or made.now):
-        return earlier, Difference(call.cause, answer.depth - 1, excerpt(made.was), excerpt(made.now), -1)
+    if call.was or call.now:
+        return earlier, Difference(call.cause, answer.depth - 1, excerpt(call.was), excerpt(call.now), -1)
     text = answer.message.get("content") or ""
     return earlier, Difference(
         call.cause or "retokenised", answer.depth - 1, excerpt(text), excerpt(text), -1

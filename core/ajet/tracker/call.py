@@ -1,15 +1,25 @@
-"""A call and the conversation that it belongs to: each call ends at a message, each message knows its calls."""
+"""A call and the conversation that it belongs to: each call ends at a message, each message knows its calls.
+
+Which recorded conversation does a request continue? A trie over messages answers it. Each message is a node below the
+message before it; a request walks down from the root. A message is found by its `fingerprint`, the raw form in which
+a client sent it (cheaper than parsing its JSON); a new form is normalised once and found by its `exact` text. A
+message that is not known may be a recorded reply in another form: without its reasoning, with the last streamed piece
+of it, with a name, with numbers as JavaScript writes them. It then counts as that reply, and the form that the client
+sent is kept with it. Under the policy ``text`` a reply may also be found by its loose text, which counts as drift.
+"""
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ajet.chat.messages import canonical, exact, fingerprint, loose, normalise, thoughts
-from ajet.tracker.tree import Node
+from ajet.tracker.tree import Node, TokenTree
 from ajet.types import Generation
 
 if TYPE_CHECKING:
@@ -18,38 +28,15 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 
 _SHORT = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """The engine's prompt, and how it was made."""
-
-    node: Node
-    parent: int | None = None
-    """The call that it continues by stored ids."""
-    cause: str = ""
-    """Why a recognised conversation could not be continued that way."""
-    drift: int = 0
-    """How often the stored ids differ in form from what the client sent (policy ``text``)."""
-    rendered: Written | None = None
-    """What the chat format knows about its rendering."""
-    rendered_messages: int = 0
-    """Messages at the beginning that were rendered; those after them follow stored ids."""
-    sent: Mapping[int, Message] = field(default_factory=dict)
-    """Those of them that are a recorded reply in another form, by their index."""
-    was: str = ""
-    """If the chat template is the cause of a break: what it wrote there before."""
-    now: str = ""
-    """What the chat template writes there now."""
-    begun: str = ""
-    """The text of the answer that is in the rendering: a prefill."""
-    answered_at: int | None = None
-    """The length of the prompt that was rendered or continued, if this one also has an earlier part of the answer."""
+_NOWHERE = TokenTree().root
+_NOTHING = Generation(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.int32), "stop")
+"""What a call has sampled before it is answered."""
 
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One LLM call: what it asked, and what came of it. One that an engine answered is a `Call`."""
+    """One LLM call: what it asked, and what came of it. One that an engine answers is a `Call`. It is made when the request has
+    arrived, filled in as it is answered, and recorded when the client gets the answer."""
 
     number: int
     """Numbers follow the order of the requests."""
@@ -62,6 +49,12 @@ class Exchange:
     """The request's last message; None for a call without messages, which continues text."""
     continues: bool = False
     """Whether the answer continues that message, in the same turn."""
+    sent: Mapping[int, Message] = field(default_factory=dict)
+    """The request's messages that are a recorded reply in another form, by their index."""
+    named: int | None = None
+    """The call whose reply the request names."""
+    tools: Sequence[Message] = ()
+    """Those that the prompt lists."""
     text: str | Sequence[int] | None = None
     """Text or token ids that the request continues, if it has no messages."""
     model: str | None = None
@@ -92,26 +85,45 @@ class Exchange:
         end = self.answer or self.chat_end
         return end.chat() if end else []
 
+    def refused(self, code: str, status: int, error: str) -> Exchange:
+        """The record of the request if it gets an error instead of an answer."""
+        asked = {each.name: getattr(self, each.name) for each in fields(Exchange)}
+        return Exchange(**asked | {"code": code, "status": status, "error": error})
+
 
 @dataclass(slots=True, eq=False)
 class Call(Exchange):
-    """A call that an engine answered: a sampled span in a token tree.
+    """A call that an engine answers: a sampled span in a token tree.
 
     ``prompt`` and ``end`` are nodes: what the engine saw, and the same plus what it sampled.
     """
 
-    prompt: Node
-    end: Node
-    generation: Generation
-    temperature: float
-    trained: bool
+    prompt: Node = _NOWHERE
+    end: Node = _NOWHERE
+    generation: Generation = _NOTHING
+    temperature: float = 1.0
+    trained: bool = False
     """Greedy calls and frozen targets are recorded, but not trained."""
     parent: int | None = None
     """The call whose conversation this prompt continued by stored ids."""
     cause: str = ""
     """Why a recognised conversation could not be continued by its stored ids."""
-    made: Prompt | None = None
-    """How the prompt was made; None for a call read from a journal."""
+    drift: int = 0
+    """How often the stored ids differ in form from what the client sent (policy ``text``)."""
+    rendered: Written | None = None
+    """What the chat format knows about the rendering of the prompt; None for a call read from a journal."""
+    rendered_messages: int = 0
+    """Messages at the beginning that were rendered; those after them follow stored ids."""
+    rendered_forms: Mapping[int, Message] = field(default_factory=dict)
+    """Those of them that are a recorded reply in another form, by their index."""
+    was: str = ""
+    """If the chat template is the cause of a break: what it wrote there before."""
+    now: str = ""
+    """What the chat template writes there now."""
+    begun: str = ""
+    """The text of the answer that is in the rendering: a prefill."""
+    answered_at: int | None = None
+    """The length of the prompt that was rendered or continued, if this one also has an earlier part of the answer."""
     side: bool = False
     """Whether it is a side call: see `ajet.tracker.side_calls`, and targets with ``train: false``. Batches leave it out."""
     replayed: bool = False
@@ -271,3 +283,25 @@ def _short(text: str) -> str | bytes:
 def new_root() -> MessageNode:
     """The beginning of all conversations of one merging key."""
     return MessageNode(None, {})
+
+
+def recognise(
+    root: MessageNode, messages: Sequence[Message], *, by_text: bool = False
+) -> tuple[MessageNode, dict[int, Message], int]:
+    """Find a client's chat below ``root``; new messages are added. Returns the node of its last message, those messages that are a
+    recorded reply in another form by their index, and how many were found by loose text only. Raises BadMessage."""
+    node, drift = root, 0
+    sent: dict[int, Message] = {}
+    for index, message in enumerate(messages):
+        print_ = fingerprint(message)
+        child = node.by_fingerprint.get(print_)
+        if child is None:
+            form = node.forms.get(print_) or node.from_client(message, index, by_text)
+            if isinstance(form, Form):
+                sent[index] = form.sent
+                drift += form.loosely
+                child = form.node
+            else:
+                child = form
+        node = child
+    return node, sent, drift

@@ -5,13 +5,62 @@ A tree holds only tokens on the way to a sampled token, so a prompt without an a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ajet.tracker.call import Call
-from ajet.tracker.flat import flatten
-from ajet.tracker.tree import Branch
+from ajet.tracker.tree import SIZE, Branch, Node
 from ajet.types import Int32
+
+
+@dataclass(frozen=True, slots=True)
+class FlatTree:
+    """Branches of a token tree as flat arrays, each token once. ``token_ids int32[N]``; ``parents int32[N]``, the index of the token
+    before, smaller than a token's own, -1 at the root; ``offsets``, the index of each branch's first token."""
+
+    token_ids: Int32
+    parents: Int32
+    offsets: dict[Branch, int]
+
+    def indices(self, end: Node, start: int = 0) -> Int32:
+        """The indices of a sequence's tokens from ``start`` on, ``int32[end.length - start]``."""
+        found = np.empty(max(end.length - start, 0), np.int32)
+        branch: Branch | None = end.branch
+        stop = end.length
+        while branch is not None and stop > start:
+            first = max(start, branch.start)
+            if stop > first:
+                offset = self.offsets[branch] - branch.start
+                found[first - start : stop - start] = np.arange(offset + first, offset + stop)
+                stop = first
+            branch = branch.parent
+        return found
+
+
+def flatten(branches: Iterable[tuple[Branch, int]]) -> FlatTree:
+    """Branches, parents first, each with the length up to which its sequence is kept."""
+    ids, parents = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
+    offsets: dict[Branch, int] = {}
+    total = 0
+    for branch, end in branches:
+        length = end - branch.start
+        offsets[branch] = total
+        ids.append(np.frombuffer(branch.data[: length * SIZE], np.int32))
+        before = np.arange(total - 1, total + length - 1, dtype=np.int32)
+        if length:
+            before[0] = _index(branch.parent, branch.start - 1, offsets)
+        parents.append(before)
+        total += length
+    return FlatTree(np.concatenate(ids), np.concatenate(parents), offsets)
+
+
+def _index(branch: Branch | None, position: int, offsets: dict[Branch, int]) -> int:
+    """The index of the token at a position of the sequence on ``branch``; -1 before the first."""
+    while branch is not None and position < branch.start:
+        branch = branch.parent
+    return -1 if branch is None else offsets[branch] + position - branch.start
 
 
 @dataclass(frozen=True, slots=True)

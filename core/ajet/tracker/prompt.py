@@ -6,13 +6,11 @@ write anything else differently, the client's messages are rendered again, and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
-from ajet.chat.continuing import REWRITTEN
-from ajet.chat.renderer import Chat, Increment, Turn
-from ajet.tracker.call import Call, Message, MessageNode, Prompt
-from ajet.tracker.conversations import ClientChat
+from ajet.chat.continuing import REWRITTEN, Written
+from ajet.chat.renderer import Chat, Turn
+from ajet.tracker.call import Call, Message, MessageNode
 from ajet.tracker.record import EpisodeRecord, as_ids
 from ajet.types import AjetError
 
@@ -26,20 +24,17 @@ REASONING = "thinking stripped"
 EDITED = "answer edited"
 
 
-def make_prompt(
-    record: EpisodeRecord, chat: Chat, key: str, client_chat: ClientChat, tools: Sequence[Message]
-) -> Prompt:
-    """The prompt of a chat. Raises AjetError if it cannot be rendered."""
-    if client_chat.continues:
-        return _within_turn(record, chat, key, client_chat, tools)
-    return _new_turn(record, chat, key, client_chat, client_chat.chat_end, tools)
+def make_prompt(record: EpisodeRecord, chat: Chat, call: Call, *, by_text: bool = False) -> None:
+    """Fill in the prompt of a call that has messages, and how it was made. Raises AjetError if it cannot be rendered."""
+    assert call.chat_end
+    if call.continues:
+        _within_turn(record, chat, call, call.chat_end, by_text)
+    else:
+        _new_turn(record, chat, call, call.chat_end, by_text)
 
 
-def _within_turn(
-    record: EpisodeRecord, chat: Chat, key: str, client_chat: ClientChat, tools: Sequence[Message]
-) -> Prompt:
-    """A prompt whose answer continues the chat's last message: a recorded answer's ids, or a prefill."""
-    chat_end, sent = client_chat.chat_end, client_chat.sent
+def _within_turn(record: EpisodeRecord, chat: Chat, call: Call, chat_end: MessageNode, by_text: bool) -> None:
+    """The answer continues the chat's last message: a recorded answer's ids, or a prefill."""
     if chat_end.message.get("role") != "assistant" or chat_end.parent is None:
         raise AjetError("the answer cannot continue the last message, because that is not the assistant's.")
     if chat_end.message.get("tool_calls"):
@@ -47,120 +42,95 @@ def _within_turn(
             "the chat ends with tool calls of the assistant, which an answer cannot continue. Send the tools' results "
             "after them."
         )
-    tree = record.tree(key)
-    for call in _replies(chat_end, client_chat):
-        if _shows_all(chat, call, chat_end):
-            node = tree.extend(call.prompt, as_ids(_without_stop(chat, call)))
-            made, drift = _made(call), client_chat.drift
-            at = _answered_at(call, made)
-            return replace(made, node=node, parent=call.number, cause="", drift=drift, answered_at=at)
-    before = _new_turn(record, chat, key, client_chat, chat_end.parent, tools)
-    begun = chat.prefill(as_sent(chat_end, sent), tools, before.node.ids().tolist())
-    node, held = tree.extend(tree.root, as_ids(begun.ids or [])), chat_end.parent.held()
-    kept = before.parent is None or (held and any(node.starts_with(call.end) for call in held.ends))
+    tree, replies = record.tree(call.key), _replies(chat_end, call)
+    for earlier in replies:
+        if _shows_all(chat, earlier, chat_end):
+            call.prompt = tree.extend(earlier.prompt, as_ids(_without_stop(chat, earlier)))
+            call.parent, call.answered_at, call.begun = earlier.number, _answered_at(earlier), earlier.begun
+            call.was, call.now = earlier.was, earlier.now
+            _rendered_as(call, earlier.rendered, earlier.rendered_messages, earlier.rendered_forms)
+            return
+    _new_turn(record, chat, call, chat_end.parent, by_text)
+    begun = chat.prefill(as_sent(chat_end, call.sent), call.tools, call.prompt.ids().tolist())
+    call.prompt, held = tree.extend(tree.root, as_ids(begun.ids or [])), chat_end.parent.held()
+    kept = call.parent is None or (
+        held and any(call.prompt.starts_with(earlier.end) for earlier in held.ends)
+    )
+    call.rendered, call.begun = begun.rendered, chat_end.message["content"]
     rewritten = begun.cause or ("" if kept else REWRITTEN)
-    hidden = HIDDEN if _replies(chat_end, client_chat) else APART if chat_end.ends else ""
-    cause = hidden or rewritten
-    anew = Prompt(node, rendered_messages=chat_end.depth - 1, sent=sent, was=begun.was, now=begun.now)
-    return replace(
-        anew if rewritten else before,
-        node=node,
-        parent=None if cause else before.parent,
-        cause=before.cause or cause,
-        drift=before.drift,
-        rendered=begun.rendered,
-        begun=chat_end.message["content"],
-    )
+    if rewritten:
+        _rendered_as(call, begun.rendered, chat_end.depth - 1, call.sent)
+        call.was, call.now = begun.was, begun.now
+    if cause := (HIDDEN if replies else APART if chat_end.ends else rewritten):
+        call.parent, call.cause = None, call.cause or cause
 
 
-def _new_turn(
-    record: EpisodeRecord,
-    chat: Chat,
-    key: str,
-    client_chat: ClientChat,
-    chat_end: MessageNode,
-    tools: Sequence[Message],
-) -> Prompt:
-    tree, held, refused = record.tree(key), chat_end.held(), Increment(None)
+def _new_turn(record: EpisodeRecord, chat: Chat, call: Call, chat_end: MessageNode, by_text: bool) -> None:
+    """The prompt ends with ``chat_end``, and asks for a turn of the assistant."""
+    tree, held, cause = record.tree(call.key), chat_end.held(), ""
     if held is not None:
-        replies = _replies(held, client_chat)
-        call = replies[0] if replies else held.ends[0]
-        made, drift = _made(call), client_chat.drift
-        refused = _unlike(made, held, client_chat) if replies else Increment(None, APART)
-        if call.continues and made.rendered is None and not refused.cause:
-            refused = Increment(None, REWRITTEN)  # what the prompt's text was is not known
-        if refused.cause == REASONING and client_chat.by_text:
-            refused, drift = Increment(None), drift + 1
-        if not refused.cause:
-            increment = chat.next_turn(
-                _turn(call, held, chat_end, made), tools, keep_thinking=client_chat.by_text
-            )
-            if increment.ids is not None:
-                node = tree.extend(call.end, as_ids(increment.ids))
-                return Prompt(
-                    node,
-                    call.number,
-                    drift=drift + bool(increment.cause),
-                    rendered=increment.rendered,
-                    rendered_messages=made.rendered_messages,
-                    sent=made.sent,
-                )
-            refused = increment
-    sent = client_chat.sent
-    ids, rendered = chat.begin(as_sent(chat_end, sent), tools)
-    return Prompt(
-        tree.extend(tree.root, ids),
-        cause=refused.cause,
-        rendered=rendered,
-        rendered_messages=chat_end.depth,
-        sent=sent,
-        was=refused.was,
-        now=refused.now,
-    )
+        replies, drift = _replies(held, call), call.drift
+        earlier = replies[0] if replies else held.ends[0]
+        cause = _unlike(earlier, held, call) if replies else APART
+        if earlier.continues and earlier.rendered is None and not cause:
+            cause = REWRITTEN  # what the prompt's text was is not known
+        if cause == REASONING and by_text:
+            cause, drift = "", drift + 1
+        if not cause:
+            more = chat.next_turn(_turn(earlier, held, chat_end), call.tools, keep_thinking=by_text)
+            if more.ids is not None:
+                call.prompt = tree.extend(earlier.end, as_ids(more.ids))
+                call.parent, call.drift = earlier.number, drift + bool(more.cause)
+                _rendered_as(call, more.rendered, earlier.rendered_messages, earlier.rendered_forms)
+                return
+            cause, call.was, call.now = more.cause, more.was, more.now
+    ids, rendered = chat.begin(as_sent(chat_end, call.sent), call.tools)
+    call.prompt, call.cause, call.drift = tree.extend(tree.root, ids), cause, 0
+    _rendered_as(call, rendered, chat_end.depth, call.sent)
 
 
-def _replies(answer: MessageNode, client_chat: ClientChat) -> list[Call]:
+def _rendered_as(call: Call, rendered: Written | None, messages: int, forms: Mapping[int, Message]) -> None:
+    call.rendered, call.rendered_messages, call.rendered_forms = rendered, messages, forms
+
+
+def _replies(answer: MessageNode, call: Call) -> list[Call]:
     """The calls whose ids a recorded answer stands for: first the one that the client named. Not one that was to continue
     the message above: its ids have both in one turn."""
-    found = [call for call in answer.ends if not (call.continues and call.chat_end is answer.parent)]
-    return sorted(found, key=lambda call: call.number != client_chat.named)
+    replies = [each for each in answer.ends if not (each.continues and each.chat_end is answer.parent)]
+    return sorted(replies, key=lambda each: each.number != call.named)
 
 
-def _made(call: Call) -> Prompt:
-    return call.made or Prompt(call.prompt)
-
-
-def _unlike(made: Prompt, held: MessageNode, client_chat: ClientChat) -> Increment:
-    """Why the stored ids of a call do not match what the client sent before its answer, if they do not."""
-    sent = {index: m for index, m in client_chat.sent.items() if index < made.rendered_messages}
-    if sent == made.sent:
-        return Increment(None)
+def _unlike(earlier: Call, held: MessageNode, call: Call) -> str:
+    """Why the stored ids of an earlier call do not match what the client sent before its answer; empty if they do."""
+    before = earlier.rendered_forms
+    sent = {index: m for index, m in call.sent.items() if index < earlier.rendered_messages}
+    if sent == before:
+        return ""
     path = held.chat()
-    index = next(i for i in sorted(sent.keys() | made.sent.keys()) if sent.get(i) != made.sent.get(i))
-    was, now = (forms.get(index, path[index]) for forms in (made.sent, sent))
-    differs = was.get("reasoning_content") != now.get("reasoning_content")
-    return Increment(None, REASONING if differs else EDITED)
+    index = next(i for i in sorted(sent.keys() | before.keys()) if sent.get(i) != before.get(i))
+    was, now = (forms.get(index, path[index]) for forms in (before, sent))
+    return REASONING if was.get("reasoning_content") != now.get("reasoning_content") else EDITED
 
 
-def _turn(call: Call, held: MessageNode, chat_end: MessageNode, made: Prompt) -> Turn:
-    at, answer = _answered_at(call, made), held.message
-    ids = call.end.ids(max(0, at - TAIL)).tolist()
-    if made.begun:
-        answer = {**answer, "content": answer["content"][len(made.begun) :]}
+def _turn(earlier: Call, held: MessageNode, chat_end: MessageNode) -> Turn:
+    at, answer = _answered_at(earlier), held.message
+    ids = earlier.end.ids(max(0, at - TAIL)).tolist()
+    if earlier.begun:
+        answer = {**answer, "content": answer["content"][len(earlier.begun) :]}
     return Turn(
         prompt_tail=ids[: min(at, TAIL)],
         completion=ids[min(at, TAIL) :],
         answer=answer,
         new=chat_end.messages_after(held),
         count=chat_end.depth,
-        whole=lambda: as_sent(chat_end, made.sent),
-        rendered=made.rendered,
+        whole=lambda: as_sent(chat_end, earlier.rendered_forms),
+        rendered=earlier.rendered,
     )
 
 
-def _answered_at(call: Call, made: Prompt) -> int:
+def _answered_at(call: Call) -> int:
     """The length of what came before the answer; if the answer continues an earlier one, before that."""
-    return call.prompt.length if made.answered_at is None else made.answered_at
+    return call.prompt.length if call.answered_at is None else call.answered_at
 
 
 def as_sent(chat_end: MessageNode, sent: Mapping[int, Message]) -> list[Message]:

@@ -68,6 +68,8 @@ class EpisodeRecord:
         if self.closed:
             raise EpisodeClosed("the episode has ended; this call is not recorded")
         self.asked.append(call)
+        if call.tools:
+            call.tools = self.tools.setdefault(call.key, call.tools)
         if isinstance(call, Call):
             self.calls.append(call)
         if call.chat_end is None or answer is None:

@@ -183,14 +183,13 @@ class ExplorerSession(Session):
         self, request: ChatRequest, choices: Sequence[Choice], reply_id: str | None = None
     ) -> list[Answer]:
         """See `Session.take`."""
-        first = len(self.record.asked)
         answers = Session.take(self, request, choices, reply_id)
         assert reply_id
-        calls = [call for call in self.record.asked[first:] if isinstance(call, Call)]
+        calls = [call for call, _ in choices if isinstance(call, Call)]
         # If one of them cannot be redacted, none is stored, and none may be continued.
         new = [
-            self._trace(f"{reply_id}-{index}" if index else reply_id, call, choice, request)
-            for index, (call, choice) in enumerate(zip(calls, choices, strict=True))
+            self._trace(f"{reply_id}-{index}" if index else reply_id, call, answer.message, request)
+            for index, (call, answer) in enumerate(zip(calls, answers, strict=True))
         ]
         for call, trace in zip(calls, new, strict=True):
             self._held[call.number] = Recalled(call, trace)
@@ -209,12 +208,11 @@ class ExplorerSession(Session):
             self._held = {n: held for n, held in self._held.items() if held.trace.id not in lost}
             raise _unavailable(error) from error
 
-    def _trace(self, name: str, call: Call, choice: Choice, request: ChatRequest) -> Trace:
-        assert choice.sampling
+    def _trace(self, name: str, call: Call, message: Message, request: ChatRequest) -> Trace:
         parent = self._held.get(call.parent) if call.parent is not None else None
         if parent and (call.continues or parent.call.continues):
             parent = None  # a reply that goes on with a message does not answer what is before it
-        message, sampling = choice.answer.message, choice.sampling
+        sampling, _ = self.answerer.policy.resolve(request, None)
         tools = normalise_tools(request.tools)
         chat, messages = "", []
         if call.chat_end:

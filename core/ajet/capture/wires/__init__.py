@@ -112,6 +112,8 @@ class Answer:
     """The stop string of the request that ended the answer, if one did."""
     last_reasoning: str = field(default="", compare=False)
     """The last piece of reasoning that was streamed."""
+    misfit: Refused | None = field(default=None, compare=False)
+    """Why it does not have the form that the request wants."""
 
 
 @dataclass(frozen=True, slots=True)
