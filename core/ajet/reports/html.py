@@ -17,11 +17,12 @@ from pathlib import Path
 from string import Template
 
 from ajet.reports.chart import chart
-from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport, Line, Tokens
+from ajet.reports.episode import BreakReport, Conversation, EpisodeReport, Line
 from ajet.reports.labels import episode_labels, fold, run_labels, step_table, who
 from ajet.reports.run_summary import Count, Pick, RunSummary
 from ajet.reports.text import group_lines, group_title
 from ajet.reports.token_text import visible
+from ajet.reports.view import EDGE, Tokens
 from ajet.utils.terminal import readable
 
 _MARK = "\0"

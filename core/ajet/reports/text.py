@@ -14,11 +14,12 @@ from itertools import groupby, pairwise
 
 from rich.text import Text
 
-from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport, Line, Tokens
+from ajet.reports.episode import BreakReport, Conversation, EpisodeReport, Line
 from ajet.reports.group_tree import GroupNode, GroupTree, Stretch
 from ajet.reports.labels import episode_labels, fold, run_labels, shortened, step_table, who
 from ajet.reports.run_summary import Count, RunSummary
 from ajet.reports.token_text import visible
+from ajet.reports.view import EDGE, Tokens
 from ajet.utils.terminal import readable, table
 
 _columns = partial(table, most=sys.maxsize)
