@@ -10,7 +10,7 @@ from typing import Any
 
 from ajet.chat.messages import canonical, images_of, text_of
 from ajet.reports.credit import Credit
-from ajet.reports.folder import Entry, Run
+from ajet.reports.folder import OUTCOME, EndedEpisode, Entry, Run
 from ajet.reports.group_tree import GroupTree, GroupTrees
 from ajet.reports.token_text import TokenText
 from ajet.reports.view import Tokens, View
@@ -20,22 +20,10 @@ from ajet.tracker.call import Call, Exchange, MessageNode
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class Header(EndedEpisode):
     """The outcome of the episode. ``advantages`` are by name of agent or target, "" for all others; empty if nothing
     was learned."""
 
-    id: str
-    phase: str
-    step: int
-    task: str
-    member: int
-    attempt: int
-    """0 for the first."""
-    failure: str | None
-    error: str
-    reward: float
-    is_success: bool | None
-    rewards: Mapping[str, float]
     advantages: Mapping[str, float]
     rewards_of_group: tuple[float | None, ...]
     """Rewards of all members, None for a failed one; empty if episodes have no group."""
@@ -123,25 +111,7 @@ def episode_report(
         conversations.append(scribe.conversation(index, _why_not(view, index)))
     conversations += scribe.without_tokens()
     header = Header(
-        **{
-            name: getattr(entry, name)
-            for name in (
-                "id",
-                "phase",
-                "step",
-                "task",
-                "member",
-                "attempt",
-                "failure",
-                "error",
-                "reward",
-                "rewards",
-                "is_success",
-                "counters",
-                "seconds",
-                "calls",
-            )
-        },
+        **{name: getattr(entry, name) for name in (*OUTCOME, "counters", "seconds", "calls")},
         advantages=view.advantages,
         rewards_of_group=tuple(None if m.failure else m.reward for m in members),
         metrics=episode.metrics,
