@@ -54,9 +54,14 @@ class Tokens:
         """How many tokens of a long context are hidden."""
         return max(0, len(self.ids) - 2 * EDGE) if not self.sampled and len(self.ids) > 3 * EDGE else 0
 
-    def folds(self, index: int) -> bool:
-        """Whether a token is hidden."""
-        return bool(self.folded) and EDGE <= index < len(self.ids) - EDGE
+    def shown(self, everything: bool) -> Iterator[int | None]:
+        """The indices of the tokens that are shown, and None in the place of those that are hidden."""
+        if everything or not self.folded:
+            yield from range(len(self.ids))
+            return
+        yield from range(EDGE)
+        yield None
+        yield from range(len(self.ids) - EDGE, len(self.ids))
 
 
 @dataclass(frozen=True, slots=True)
