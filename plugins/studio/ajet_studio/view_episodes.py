@@ -227,7 +227,7 @@ def _said(lanes: Lanes, part: str) -> str:
     with suppress(ValueError, LookupError):
         lane, message = map(int, name.split("."))
         if lane >= 0 and message >= 0:
-            said = lanes.nodes[lane][message].message
+            said = lanes.said(lane, message)
             return content_of(said) if name == part else str(said.get("reasoning_content") or "")
     raise missing(f"{part[:60]}: the episode has no such text")
 
@@ -241,25 +241,23 @@ class Lanes:
         record = view.episode.record
         self._calls: Mapping[int, Call] = {call.number: call for call in record.calls}
         self._answered = [call for call in record.asked if call.answer or isinstance(call, Call)]
-        self.keys: list[tuple[str, str, str]] = list(dict.fromkeys(self._key(one) for one in self._answered))
-        self.nodes: list[list[MessageNode]] = [[] for _ in self.keys]
-        self._places: list[dict[MessageNode, int]] = [{} for _ in self.keys]
+        self._places: dict[tuple[str, str, str], dict[MessageNode, int]] = {}
+        """The places of each lane's messages, in their order."""
         self._spans: dict[int, tuple[int | None, int | None]] = {}
         """The first new message and the answer of each call, as positions in its lane."""
         for one in self._answered:
-            lane = self.keys.index(self._key(one))
-            places, nodes = self._places[lane], self.nodes[lane]
+            places = self._places.setdefault(self._key(one), {})
             node = one.answer or one.chat_end
             new = []
             while node is not None and node.parent is not None and node not in places:
                 new.append(node)
                 node = node.parent
-            first = len(nodes) if new else None
+            first = len(places) if new else None
             for found in reversed(new):
-                places[found] = len(nodes)
-                nodes.append(found)
+                places[found] = len(places)
             answer = places[one.answer] if one.answer else None
             self._spans[one.number] = (answer if first is None else first, answer)
+        self.keys = list(self._places)
         self._timelines = {s.call: i for i, line in enumerate(view.timelines) for s in line.spans}
 
     def described(self) -> list[dict[str, Any]]:
@@ -310,15 +308,19 @@ class Lanes:
         """The messages of each lane; ``parent`` is the place of the message before, -1 for none."""
         left = MOST_TEXT
         lanes = []
-        for places, nodes in zip(self._places, self.nodes, strict=True):
+        for places in self._places.values():
             lane = []
-            for node in nodes:
+            for node in places:
                 message = _message(node.message, LONG if left > 0 else SHORT)
                 left -= len(message["content"]["text"]) + len(message["reasoning"]["text"])
                 message["parent"] = places.get(node.parent, -1) if node.parent else -1
                 lane.append(message)
             lanes.append(lane)
         return lanes
+
+    def said(self, lane: int, place: int) -> Mapping[str, Any]:
+        """A message. Raises LookupError if there is none."""
+        return list(self._places[self.keys[lane]])[place].message
 
     def _timeline(self, index: int, line: Timeline) -> dict[str, Any]:
         trained = index < self._view.trained
