@@ -43,7 +43,7 @@ from ajet.learning.batch import (
     build_batch as build_batch,
 )
 from ajet.learning.collapse import train_again as train_again
-from ajet.learning.credit import EPISODE as EPISODE, advantage_of as advantage_of
+from ajet.learning.credit import EPISODE as EPISODE
 from ajet.learning.loop import NotFinite as NotFinite, Ruined as Ruined
 from ajet.learning.objective import Objective as Objective, objective as objective
 from ajet.learning.packing import Neighbour as Neighbour, neighbours as neighbours, pack as pack, split as split
@@ -152,10 +152,10 @@ from ajet.chat.tool_prompt import with_tool_prompt as with_tool_prompt
 from ajet.chat.vision import Vision as Vision
 
 # The record of an episode: calls, token trees, timelines
-from ajet.tracker.breaks import CAUSES as CAUSES
+from ajet.tracker.breaks import Break as Break, CAUSES as CAUSES
 from ajet.tracker.call import Call as Call, Exchange as Exchange, MessageNode as MessageNode
 from ajet.tracker.record import EpisodeRecord as EpisodeRecord, merging_key as merging_key
-from ajet.tracker.timelines import Timeline as Timeline, timelines as timelines
+from ajet.tracker.timelines import Timeline as Timeline
 from ajet.tracker.tree import Branch as Branch, Node as Node, TokenTree as TokenTree
 
 # Estimates of memory and speed
@@ -181,12 +181,13 @@ from ajet.reports.comparison import (
 )
 from ajet.reports.credit import Credit as Credit, run_credit as run_credit
 from ajet.reports.episode import break_report as break_report
-from ajet.reports.folder import Entry as Entry, Run as Run, find_run as find_run, read_run as read_run
+from ajet.reports.folder import Entry as Entry, Run as Run, episode_of as episode_of, find_run as find_run, read_run as read_run
 from ajet.reports.group_tree import GroupMember as GroupMember, grown as grown
 from ajet.reports.progress import make_progress as make_progress
 from ajet.reports.recording import record as record
 from ajet.reports.run_summary import MEANINGS as MEANINGS
 from ajet.reports.token_text import TokenText as TokenText
+from ajet.reports.view import View as View, stretches as stretches
 
 # Commands
 from ajet.cli.options import (

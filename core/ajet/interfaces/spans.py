@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ajet.interfaces.events import EpisodeCall, EpisodeEnd
 from ajet.interfaces.genai_messages import Message, tool_calls, written
 
+Span = TypeVar("Span")
 Attributes = Mapping[str, str | bool | int | float | Sequence[str]]
 """All texts can be written as UTF-8."""
 
@@ -74,6 +75,20 @@ def episode_spans(
             continue
         kept = {key: value for key, value in span.attributes.items() if key not in CONTENTS}
         yield replace(span, attributes=kept, error=None if span.error is None else str(event.failure))
+
+
+def bundled(spans: Iterable[Span], most: int, size: Callable[[Span], int]) -> Iterator[list[Span]]:
+    """Spans in lists whose sizes add up to at most ``most``, in their order; a larger one is alone. They may be encoded already."""
+    together: list[Span] = []
+    total = 0
+    for span in spans:
+        length = size(span)
+        if together and total + length > most:
+            yield together
+            together, total = [], 0
+        together.append(span)
+        total += length
+    yield together
 
 
 def model_of(config: Mapping[str, Any], target: str) -> str:

@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ajet.chat.messages import canonical, images_of, text_of
-from ajet.learning.credit import advantage_of
 from ajet.reports.credit import Credit
-from ajet.reports.folder import Entry, Run
+from ajet.reports.folder import OUTCOME, EndedEpisode, Entry, Run
 from ajet.reports.group_tree import GroupTree, GroupTrees
 from ajet.reports.token_text import TokenText
-from ajet.rollout.episode import Episode
+from ajet.reports.view import Tokens, View
 from ajet.rollout.image_folder import image_file
 from ajet.tracker.breaks import CAUSES, Break
 from ajet.tracker.call import Call, Exchange, MessageNode
-from ajet.tracker.timelines import Timeline, timelines
-from ajet.types import Span
-
-EDGE = 16
-"""Tokens that are always shown at each end of a long context."""
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class Header(EndedEpisode):
     """The outcome of the episode. ``advantages`` are by name of agent or target, "" for all others; empty if nothing
     was learned."""
 
-    id: str
-    phase: str
-    step: int
-    task: str
-    member: int
-    attempt: int
-    """0 for the first."""
-    failure: str | None
-    error: str
-    reward: float
-    is_success: bool | None
-    rewards: Mapping[str, float]
     advantages: Mapping[str, float]
     rewards_of_group: tuple[float | None, ...]
     """Rewards of all members, None for a failed one; empty if episodes have no group."""
@@ -73,39 +53,6 @@ class Line:
     same_as: str | None
     images: tuple[Path, ...] = ()
     """The files of its images."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """Consecutive tokens of a timeline that one call sampled, or that no call sampled. All sequences have the length
-    of ``ids``."""
-
-    start: int
-    ids: tuple[int, ...]
-    texts: tuple[str | None, ...]
-    """The text that each token adds; None without a tokenizer."""
-    trained: bool
-    call: int | None = None
-    agent: str = ""
-    target: str = ""
-    temperature: float | None = None
-    logprobs: tuple[float | None, ...] = ()
-    versions: tuple[int, ...] = ()
-    advantage: float | None = None
-    """Advantage of trained tokens; None if nothing was learned."""
-
-    @property
-    def sampled(self) -> bool:
-        return self.call is not None
-
-    @property
-    def folded(self) -> int:
-        """How many tokens of a long context are hidden."""
-        return max(0, len(self.ids) - 2 * EDGE) if not self.sampled and len(self.ids) > 3 * EDGE else 0
-
-    def folds(self, index: int) -> bool:
-        """Whether a token is hidden."""
-        return bool(self.folded) and EDGE <= index < len(self.ids) - EDGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,49 +101,22 @@ def episode_report(
 ) -> EpisodeReport:
     """The report of an episode, with the tree of its group if ``trees`` are given. Raises AjetError if the journal has changed since
     it was read."""
-    episode = run.episode(entry)
-    members = run.members(entry) if entry.group is not None else []
-    found = credit.advantages(run.together(entry)).get(entry.id, {})
     recorded = trees.trained(entry) if trees else None
-    of_calls = {c: a for (id, c), a in recorded.items() if id == entry.id} if recorded is not None else None
-    learned = episode.failure is None and entry.group is not None
-    trained = credit.selection.choose(episode)[0] if learned else []
-    taken = {span.call for line in trained for span in line.spans}
-    rest = timelines([c for c in episode.record.calls if c.number not in taken])
-    if of_calls is not None and not _as_a_whole(trained, found, of_calls):
-        found = {}
-    scribe = _Scribe(episode, text_of, found, partial(image_file, run.dir), of_calls)
+    view = View.of(entry, run.episode(entry), credit, run.together(entry), recorded)
+    episode, members = view.episode, run.members(entry) if entry.group is not None else []
+    scribe = _Scribe(view, text_of, partial(image_file, run.dir))
     about = "trained" if entry.phase == "train" else "would be trained"
-    conversations = [scribe.conversation(line, True, about) for line in _as_told(trained)]
-    conversations += [
-        scribe.conversation(line, False, _why_not(episode, entry, line)) for line in _as_told(rest)
-    ]
+    conversations = [scribe.conversation(index, about) for index in _as_told(view, range(view.trained))]
+    for index in _as_told(view, range(view.trained, len(view.timelines))):
+        conversations.append(scribe.conversation(index, _why_not(view, index)))
     conversations += scribe.without_tokens()
     header = Header(
-        **{
-            name: getattr(entry, name)
-            for name in (
-                "id",
-                "phase",
-                "step",
-                "task",
-                "member",
-                "attempt",
-                "failure",
-                "error",
-                "reward",
-                "rewards",
-                "is_success",
-                "counters",
-                "seconds",
-                "calls",
-            )
-        },
-        advantages=found,
+        **{name: getattr(entry, name) for name in (*OUTCOME, "counters", "seconds", "calls")},
+        advantages=view.advantages,
         rewards_of_group=tuple(None if m.failure else m.reward for m in members),
         metrics=episode.metrics,
-        timelines=len(trained) + len(rest),
-        timelines_trained=len(trained),
+        timelines=len(view.timelines),
+        timelines_trained=view.trained,
         response=episode.output.response,
     )
     notes = list(credit.notes)
@@ -214,26 +134,22 @@ def episode_report(
     )
 
 
-def _as_told(lines: Sequence[Timeline]) -> list[Timeline]:
-    return sorted(lines, key=lambda line: min(span.call for span in line.spans))
+def _as_told(view: View, places: Iterable[int]) -> list[int]:
+    """Places of timelines, in the order of their first calls."""
+    return sorted(places, key=lambda place: min(span.call for span in view.timelines[place].spans))
 
 
-def _as_a_whole(lines: Sequence[Timeline], found: Mapping[str, float], of_calls: Mapping[int, float]) -> bool:
-    """Whether the episode's advantages are those with which its calls were trained: with credit of calls they differ."""
-    spans = [span for line in lines for span in line.spans if found and span.call in of_calls]
-    return all(np.isclose(of_calls[s.call], advantage_of(found, s.agent, s.target), atol=1e-5) for s in spans)
-
-
-def _why_not(episode: Episode, entry: Entry, line: Timeline) -> str:
+def _why_not(view: View, place: int) -> str:
     """Why the calls of a timeline are not trained."""
-    if episode.failure:
+    if view.entry.failure:
         return "not trained: the episode failed"
-    if entry.group is None:
-        return f"not trained: {entry.phase}"
-    numbers = {span.call for span in line.spans}
-    if all(c.side for c in episode.record.calls if c.number in numbers):
+    if view.entry.group is None:
+        return f"not trained: {view.entry.phase}"
+    numbers = {span.call for span in view.timelines[place].spans}
+    calls = [call for call in view.episode.record.calls if call.number in numbers]
+    if all(call.side for call in calls):
         return "not trained: a side call (rollout.side_calls, or a target with train: false)"
-    if any(c.trained for c in episode.record.calls if c.number in numbers):
+    if any(call.trained for call in calls):
         return "not trained: dropped by train.filters or train.max_timelines"
     return "not trained: greedy, or of a frozen target"
 
@@ -265,36 +181,26 @@ def _alike(a: str, b: str) -> int:
 class _Scribe:
     """Builds conversations one after the other, showing each message once."""
 
-    def __init__(
-        self,
-        episode: Episode,
-        text_of: TokenText,
-        advantages: Mapping[str, float],
-        image_of: Callable[[str], Path | None],
-        of_calls: Mapping[int, float] | None = None,
-    ) -> None:
-        self._image_of = image_of
-        self._advantages = advantages
-        self._of_calls = of_calls
-        """The advantages that were trained, if they are known."""
-        self._calls: Mapping[int, Call] = {c.number: c for c in episode.record.calls}
-        self._exchanges: Mapping[int, Exchange] = {e.number: e for e in episode.record.exchanges}
-        self._answers = {e.answer: e for e in reversed(episode.record.exchanges)}
-        self._text_of = text_of
+    def __init__(self, view: View, text_of: TokenText, image_of: Callable[[str], Path | None]) -> None:
+        self._view, self._text_of, self._image_of = view, text_of, image_of
+        exchanges = view.episode.record.exchanges
+        self._exchanges: Mapping[int, Exchange] = {e.number: e for e in exchanges}
+        self._answers = {e.answer: e for e in reversed(exchanges)}
         self._shown: dict[MessageNode | str, str] = {}
         """Where a message was shown: by its node, and by its content."""
         self._count = 0
 
-    def conversation(self, line: Timeline, trained: bool, about: str) -> Conversation:
+    def conversation(self, place: int, about: str) -> Conversation:
         """A timeline with the chat of its last call."""
         self._count += 1
-        last = self._exchanges.get(line.spans[-1].call)
+        spans = self._view.timelines[place].spans
+        last = self._exchanges.get(spans[-1].call)
         return Conversation(
             title=f"timeline {self._count}",
             about=about,
-            calls=tuple(span.call for span in line.spans),
+            calls=tuple(span.call for span in spans),
             chat=self._chat(last.answer) if last and last.answer else (),
-            tokens=tuple(self._tokens(line, trained)),
+            tokens=tuple(self._view.tokens(place, self._text_of)),
         )
 
     def without_tokens(self) -> list[Conversation]:
@@ -347,39 +253,3 @@ class _Scribe:
             agent=exchange.agent if exchange else "",
             same_as=before,
         )
-
-    def _tokens(self, line: Timeline, trained: bool) -> list[Tokens]:
-        ids = line.token_ids.tolist()
-        texts = self._text_of(ids, [position for span in line.spans for position in (span.start, span.end)])
-        parts = []
-        at = 0
-        for span in line.spans:
-            if span.start > at:
-                parts.append(_context(ids, texts, at, span.start))
-            logprobs = [None if np.isnan(p) else float(p) for p in line.logprobs[span.start : span.end]]
-            parts.append(
-                Tokens(
-                    start=span.start,
-                    ids=tuple(ids[span.start : span.end]),
-                    texts=tuple(texts[span.start : span.end]),
-                    trained=trained,
-                    call=span.call,
-                    agent=span.agent,
-                    target=span.target,
-                    temperature=span.temperature,
-                    logprobs=tuple(logprobs),
-                    versions=tuple(line.versions[span.start : span.end].tolist()),
-                    advantage=self._advantage(span) if trained else None,
-                )
-            )
-            at = span.end
-        return parts
-
-    def _advantage(self, span: Span) -> float | None:
-        if self._of_calls is not None:
-            return self._of_calls.get(span.call)
-        return advantage_of(self._advantages, span.agent, span.target) if self._advantages else None
-
-
-def _context(ids: Sequence[int], texts: Sequence[str | None], start: int, stop: int) -> Tokens:
-    return Tokens(start=start, ids=tuple(ids[start:stop]), texts=tuple(texts[start:stop]), trained=False)

@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +24,28 @@ _GROUP = re.compile(r"(\d+)\.(\d+)/")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """The part of a journal line that is kept in memory. ``offset`` is where the line begins."""
+class EndedEpisode:
+    """An episode and its outcome, as every report has it."""
 
-    offset: int
     id: str
     phase: str
     step: int
     task: str
     member: int
     attempt: int
+    """0 for the first."""
     failure: str | None
     error: str
     reward: float
-    rewards: Mapping[str, float]
     is_success: bool | None
+    rewards: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(EndedEpisode):
+    """The part of a journal line that is kept in memory. ``offset`` is where the line begins."""
+
+    offset: int
     seconds: float
     calls: int
     sampled: int
@@ -172,6 +179,7 @@ def read_job(run_dir: Path) -> Mapping[str, Any]:
 
 
 _Mark = tuple[int, Collection[str]]
+OUTCOME = tuple(field.name for field in fields(EndedEpisode))
 
 
 def _live(path: Path) -> list[Entry]:
@@ -217,24 +225,7 @@ def _entry(line: Mapping[str, Any], offset: int) -> Entry:
         trainable=sum(_count(t["logprobs"]) for t in tokens if t["trained"]),
         breaks=Counter(b["cause"] for b in line["breaks"]),
         call_rewards=line.get("call_rewards", {}),
-        **{
-            name: line[name]
-            for name in (
-                "id",
-                "phase",
-                "step",
-                "task",
-                "member",
-                "attempt",
-                "failure",
-                "error",
-                "reward",
-                "rewards",
-                "is_success",
-                "seconds",
-                "counters",
-            )
-        },
+        **{name: line[name] for name in (*OUTCOME, "seconds", "counters")},
     )
 
 

@@ -12,16 +12,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from string import Template
 
 from ajet.reports.chart import chart
-from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport, Line, Tokens
-from ajet.reports.labels import episode_labels, fold, run_labels, step_table, who
+from ajet.reports.episode import BreakReport, Conversation, EpisodeReport, Line
+from ajet.reports.labels import counted, episode_labels, folds, run_labels, step_table, who
 from ajet.reports.run_summary import Count, Pick, RunSummary
 from ajet.reports.text import group_lines, group_title
 from ajet.reports.token_text import visible
+from ajet.reports.view import Tokens
 from ajet.utils.terminal import readable
 
 _MARK = "\0"
@@ -82,13 +83,8 @@ def _run(summary: RunSummary, anchors: Mapping[str, str]) -> Iterator[str]:
         yield chart(summary.curves)
     if summary.rows:
         yield f"<section>\n<h2>Steps</h2>\n{_table(step_table(summary.rows, summary.validates))}\n</section>"
-    for title, counts in (
-        ("Failures", summary.failures),
-        ("Counters", summary.counters),
-        ("Breaks", summary.breaks),
-    ):
-        if counts:
-            yield f"<section>\n<h2>{title}</h2>\n{_counts(counts)}\n</section>"
+    for title, counts in counted(summary):
+        yield f"<section>\n<h2>{title.capitalize()}</h2>\n{_counts(counts)}\n</section>"
     total = sum(summary.episodes.values())
     if total > len(anchors):
         yield (
@@ -163,13 +159,8 @@ def _conversation(conversation: Conversation, everything: bool) -> Iterator[str]
     yield f"<section>\n<h3>{_text(conversation.title)} <span class=soft>{_text(conversation.about)}</span></h3>"
     if conversation.chat:
         yield "<ol class=chat>"
-        for folded, group in groupby(
-            conversation.chat, lambda line: line.same_as is not None and not everything
-        ):
-            lines = list(group)
-            yield (
-                f"<li class=fold>… {_text(fold(lines))} …</li>" if folded else "\n".join(map(_message, lines))
-            )
+        for folded, lines in folds(conversation.chat, everything):
+            yield f"<li class=fold>… {_text(folded)} …</li>" if folded else "\n".join(map(_message, lines))
         yield "</ol>"
     if conversation.tokens:
         yield _legend(conversation.tokens)
@@ -209,11 +200,11 @@ def _legend(parts: Sequence[Tokens]) -> str:
 
 def _tokens(parts: Sequence[Tokens], everything: bool) -> Iterator[str]:
     for part in parts:
-        for i, (token, piece) in enumerate(zip(part.ids, part.texts, strict=True)):
-            if part.folds(i) and not everything:
-                if i == EDGE:
-                    yield f"<i> … {part.folded} context tokens … </i>"
+        for i in part.shown(everything):
+            if i is None:
+                yield f"<i> … {part.folded} context tokens … </i>"
                 continue
+            token, piece = part.ids[i], part.texts[i]
             text = f" {token} " if piece is None else _shown(piece).replace("↵", "↵<br>") or "▫"
             labels = [f"position {part.start + i}", f"id {token}"]
             style = ""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 from ajet.reports.episode import EpisodeReport, Line
-from ajet.reports.run_summary import Row, RunSummary
+from ajet.reports.run_summary import Count, Row, RunSummary
 
 
 def run_labels(summary: RunSummary) -> list[tuple[str, str]]:
@@ -94,11 +95,22 @@ def number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def fold(lines: Sequence[Line]) -> str:
-    """Where the messages that are not repeated were shown."""
-    first, last = lines[0].number, lines[-1].number
-    few = f"message {first}" if first == last else f"messages {first}–{last}"
-    return f"{few} as in {lines[0].same_as}"
+def counted(summary: RunSummary) -> list[tuple[str, Sequence[Count]]]:
+    """What happened how often, by title."""
+    titled = ("failures", summary.failures), ("counters", summary.counters), ("breaks", summary.breaks)
+    return [(title, counts) for title, counts in titled if counts]
+
+
+def folds(chat: Sequence[Line], everything: bool) -> Iterator[tuple[str, Sequence[Line]]]:
+    """The messages of a chat in their order; in the place of those that are not repeated, the words that say where they were shown."""
+    for folded, group in groupby(chat, lambda line: line.same_as is not None and not everything):
+        lines = list(group)
+        if not folded:
+            yield "", lines
+            continue
+        first, last = lines[0].number, lines[-1].number
+        few = f"message {first}" if first == last else f"messages {first}–{last}"
+        yield f"{few} as in {lines[0].same_as}", ()
 
 
 def who(line: Line) -> str:

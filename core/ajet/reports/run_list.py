@@ -10,9 +10,8 @@ from pathlib import Path
 
 from ajet.reports.folder import read_job
 from ajet.reports.labels import number
-from ajet.reports.run_summary import step_rows, wanted_steps
+from ajet.reports.run_summary import run_head, step_rows
 from ajet.rollout.recorder import METRICS, live_lines
-from ajet.runs.run_state import state_of
 from ajet.types import AjetError, ConfigError
 from ajet.utils.terminal import table
 
@@ -81,24 +80,14 @@ def run_line(run_dir: Path) -> RunLine:
     try:
         job, metrics = read_job(run_dir), live_lines(run_dir / METRICS)
         rows, _ = step_rows(metrics)
-        own, train = job.get("run") or {}, job.get("train") or {}
-        steps = max((line["step"] for line in metrics if line["type"] == "train"), default=0)
-        wanted = wanted_steps(job)
-        state = state_of(run_dir, steps, wanted)
+        told, state = run_head(run_dir, job, metrics)
         return RunLine(
-            run=str(run_dir),
-            name=own.get("name"),
-            tags=tuple(own.get("tags") or ()),
+            **told,
             state=state.name,
             why=state.why,
-            steps=steps,
-            steps_wanted=wanted,
             reward=_first_and_last([row.reward for row in rows]),
             validation=_first_and_last([row.validation for row in rows]),
-            model=str(job.get("model") or ""),
-            backbone=str((job.get("backbone") or {}).get("name", "")),
-            algorithm=str((train.get("algorithm") or {}).get("type", "")),
-            learning_rate=train.get("learning_rate"),
+            learning_rate=(job.get("train") or {}).get("learning_rate"),
         )
     except AjetError as error:
         return RunLine(str(run_dir), why=str(error))

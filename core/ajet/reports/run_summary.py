@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ajet.interfaces.base import by_type
@@ -122,20 +123,11 @@ def summarise(run: Run, credit: Credit) -> RunSummary:
     rows, validates = step_rows(run.metrics)
     zero, groups = zero_advantage(run, credit)
     saved = checkpoints(run.dir)
-    train, own = job.get("train") or {}, job.get("run") or {}
-    steps = max((m["step"] for m in run.metrics if m["type"] == "train"), default=0)
-    wanted = wanted_steps(job)
+    told, state = run_head(run.dir, job, run.metrics)
     return RunSummary(
-        run=str(run.dir),
-        name=own.get("name"),
-        tags=tuple(own.get("tags") or ()),
-        state=state_of(run.dir, steps, wanted),
+        **told,
+        state=state,
         workflow=str(by_type(job.get("workflow") or "").get("type")).removeprefix(OBJECT),
-        model=str(job.get("model") or ""),
-        backbone=str((job.get("backbone") or {}).get("name", "")),
-        algorithm=str((train.get("algorithm") or {}).get("type", "")),
-        steps=steps,
-        steps_wanted=wanted,
         checkpoint=str(saved[-1]) if saved else None,
         age=max(0.0, time.time() - (run.dir / JOURNAL).stat().st_mtime),
         episodes=dict(Counter(e.phase for e in run.entries)),
@@ -156,6 +148,26 @@ def summarise(run: Run, credit: Credit) -> RunSummary:
         notes=tuple(credit.notes),
         verdict=tuple(found.lines if (found := verdict_of(run)) else ()),
     )
+
+
+def run_head(
+    run_dir: Path, job: Mapping[str, Any], metrics: Iterable[Mapping[str, Any]]
+) -> tuple[dict[str, Any], State]:
+    """What a run's summary and its line in a list have in common, by the names of their fields, and its state."""
+    train, own = job.get("train") or {}, job.get("run") or {}
+    steps = max((line["step"] for line in metrics if line["type"] == "train"), default=0)
+    wanted = wanted_steps(job)
+    told = {
+        "run": str(run_dir),
+        "name": own.get("name"),
+        "tags": tuple(own.get("tags") or ()),
+        "steps": steps,
+        "steps_wanted": wanted,
+        "model": str(job.get("model") or ""),
+        "backbone": str((job.get("backbone") or {}).get("name", "")),
+        "algorithm": str((train.get("algorithm") or {}).get("type", "")),
+    }
+    return told, state_of(run_dir, steps, wanted)
 
 
 def wanted_steps(job: Mapping[str, Any]) -> int:

@@ -10,15 +10,16 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 from rich.text import Text
 
-from ajet.reports.episode import EDGE, BreakReport, Conversation, EpisodeReport, Line, Tokens
+from ajet.reports.episode import BreakReport, Conversation, EpisodeReport, Line
 from ajet.reports.group_tree import GroupNode, GroupTree, Stretch
-from ajet.reports.labels import episode_labels, fold, run_labels, shortened, step_table, who
+from ajet.reports.labels import counted, episode_labels, folds, run_labels, shortened, step_table, who
 from ajet.reports.run_summary import Count, RunSummary
 from ajet.reports.token_text import visible
+from ajet.reports.view import EDGE, Tokens
 from ajet.utils.terminal import readable, table
 
 _columns = partial(table, most=sys.maxsize)
@@ -48,13 +49,7 @@ def describe_run(summary: RunSummary) -> str:
         )
     if summary.verdict:
         parts.append("\n  ".join(["verdict", *summary.verdict]))
-    for title, counts in (
-        ("failures", summary.failures),
-        ("counters", summary.counters),
-        ("breaks", summary.breaks),
-    ):
-        if counts:
-            parts.append(f"{title}\n{_counts(counts)}")
+    parts += [f"{title}\n{_counts(counts)}" for title, counts in counted(summary)]
     if summary.picks:
         run = shlex.quote(summary.run)
         shown = [(f"ajet show {run} {shlex.quote(pick.id)}", pick.why) for pick in summary.picks]
@@ -121,13 +116,11 @@ def _title(conversation: Conversation) -> str:
 
 
 def _chat(lines: Sequence[Line], everything: bool) -> Iterator[Text]:
-    for folded, group in groupby(lines, lambda line: line.same_as is not None and not everything):
-        some = list(group)
+    for folded, shown in folds(lines, everything):
         if folded:
-            yield Text(f"  … {fold(some)} …", "dim")
-        else:
-            for line in some:
-                yield from _message(line, everything)
+            yield Text(f"  … {folded} …", "dim")
+        for line in shown:
+            yield from _message(line, everything)
 
 
 def _message(line: Line, everything: bool) -> Iterator[Text]:
@@ -264,8 +257,12 @@ def _token_table(parts: Sequence[Tokens], everything: bool) -> str:
         ("POSITION", "ID", "TEXT", "MASK", "LOGPROB", "ADVANTAGE", "VERSION", "CALL", "AGENT")
     ]
     for part in parts:
-        for i, (token, piece) in enumerate(zip(part.ids, part.texts, strict=True)):
-            row = [str(part.start + i), str(token), "" if piece is None else visible(piece)]
+        for i in part.shown(everything):
+            if i is None:
+                rows.append(("…", "", f"{part.folded} context tokens"))
+                continue
+            piece = part.texts[i]
+            row = [str(part.start + i), str(part.ids[i]), "" if piece is None else visible(piece)]
             if part.sampled:
                 logprob = part.logprobs[i]
                 row += [
@@ -277,10 +274,8 @@ def _token_table(parts: Sequence[Tokens], everything: bool) -> str:
                     readable(part.agent),
                 ]
                 rows.append(row)
-            elif everything or not part.folds(i):
+            else:
                 rows.append([*row, "0"])
-            elif i == EDGE:
-                rows.append(("…", "", f"{part.folded} context tokens"))
     return table(rows)
 
 

@@ -16,7 +16,7 @@ from ajet import AjetError, EpisodeEnd, Logger, RunStart
 from ajet.interfaces.helpers import Outbox
 from ajet.interfaces.logger import Metrics
 from ajet.interfaces.progress import current_progress
-from ajet.interfaces.spans import EpisodeSpan, episode_spans, model_of
+from ajet.interfaces.spans import EpisodeSpan, bundled, episode_spans, model_of
 from ajet_loggers.tool import needs
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class _Exporter:
         log, reasons = logging.getLogger(EXPORTER_LOG), _Reasons()
         log.addFilter(reasons)
         try:
-            for together in _within(LARGEST_REQUEST, spans):
+            for together in bundled(spans, LARGEST_REQUEST, _length):
                 sent = self._exporter.export([self._readable(span) for span in together])
                 if sent is not SpanExportResult.SUCCESS:
                     raise AjetError(reasons.last or "the collector did not take the spans")
@@ -181,15 +181,5 @@ class _Reasons(logging.Filter):
         return record.thread != self.thread
 
 
-def _within(size: int, spans: Iterable[EpisodeSpan]) -> Iterator[list[EpisodeSpan]]:
-    """Spans in lists that hold at most ``size`` characters; a larger one is alone."""
-    together: list[EpisodeSpan] = []
-    total = 0
-    for span in spans:
-        length = sum(len(value) for value in span.attributes.values() if isinstance(value, str))
-        if together and total + length > size:
-            yield together
-            together, total = [], 0
-        together.append(span)
-        total += length
-    yield together
+def _length(span: EpisodeSpan) -> int:
+    return sum(len(value) for value in span.attributes.values() if isinstance(value, str))

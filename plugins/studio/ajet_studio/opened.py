@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,19 +20,15 @@ from ajet.backbones import (
     TOKENIZER,
     Credit,
     Entry,
-    Episode,
-    Plan,
     Run,
-    Timeline,
     TokenText,
-    advantage_of,
+    View,
     batch_file,
-    episode_from_json,
+    episode_of,
     load_plugins,
     read_yaml,
     record,
     run_credit,
-    timelines,
     trained_advantages,
 )
 from ajet.interfaces.base import by_type
@@ -53,29 +49,8 @@ _TOKENIZER_GROWS = 8
 """A tokenizer takes about so many times the bytes of its file."""
 _RECORD_GROWS = 4
 """The same of a record of a batch."""
+_FIELDS = frozenset(field.name for field in fields(Entry))
 Value = TypeVar("Value")
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """An episode with its timelines, the trained ones first."""
-
-    episode: Episode
-    timelines: tuple[Timeline, ...]
-    trained: int
-    """How many of the timelines were trained, or would be in a validation."""
-    advantages: Mapping[str, float]
-    """By agent or target, "" for all others; empty if nothing was learned."""
-    error: str
-    """The failure in words; empty without one."""
-    of_calls: Mapping[int, float] | None
-    """The advantages with which calls were trained, by number; None if there is no record of the step."""
-
-    def advantage(self, call: int, agent: str, target: str) -> float | None:
-        """The advantage of a call's tokens; None if nothing was learned."""
-        if self.of_calls is not None:
-            return self.of_calls.get(call)
-        return advantage_of(self.advantages, agent, target) if self.advantages else None
 
 
 class OpenRun:
@@ -193,34 +168,28 @@ class OpenRun:
             raise missing(f"{id}: no such episode in {self.name}{hint}")
         return dict(found)
 
-    def advantages(self, phase: str, step: int) -> dict[str, dict[str, float]]:
-        """Advantages of the episodes of a step, by id."""
+    def step(self, phase: str, step: int) -> list[Entry]:
+        """The episodes of a step that have a reward."""
         with self.index.reading() as db:
             rows = db.execute(
                 "SELECT * FROM episodes WHERE phase = ? AND step = ? ORDER BY line", (phase, step)
             ).fetchall()
-        return self.credit().advantages([_entry(row) for row in rows if row["reward"] is not None])
+        return [_entry(row) for row in rows if row["reward"] is not None]
 
-    def trained(self, phase: str, step: int) -> Mapping[str, Mapping[int, float]] | None:
+    def trained(self, phase: str, step: int) -> Mapping[tuple[str, int], float] | None:
         """The advantages with which calls of a step were trained, by episode and number; None if there is no record of them."""
         name = str(batch_file(self.dir, step).relative_to(self.dir))
         state = self._state(name)
         if phase != "train" or state is None or self.credit().has_critic:
             return None
+        return self._recent.get(
+            (self.dir, name, state), _RECORD_GROWS * state[0], lambda: trained_advantages(self.dir, step)
+        )
 
-        def read() -> Mapping[str, Mapping[int, float]] | None:
-            found = trained_advantages(self.dir, step)
-            by_episode: dict[str, dict[int, float]] = {}
-            for (episode, call), advantage in (found or {}).items():
-                by_episode.setdefault(episode, {})[call] = advantage
-            return None if found is None else by_episode
-
-        return self._recent.get((self.dir, name, state), _RECORD_GROWS * state[0], read)
-
-    def decoded(self, row: Mapping[str, Any]) -> Decoded:
+    def view(self, row: Mapping[str, Any]) -> View:
         """The whole episode of a row. Raises Refused if its line is not one of this version's journal."""
         key = self.dir, row["id"], row["offset"], row["length"]
-        return self._recent.get(key, row["length"], lambda: self._decode(row))
+        return self._recent.get(key, row["length"], lambda: self._view(row))
 
     def recording(self, row: Mapping[str, Any]) -> str:
         """The text of a file with which `ajet run --replay` repeats an episode. Raises Refused like `decoded`, and if the journal
@@ -228,22 +197,14 @@ class OpenRun:
         with _refusing(row):
             return record(self.dir, [self._line(row)]).text()
 
-    def _decode(self, row: Mapping[str, Any]) -> Decoded:
-        entry = _entry(row)
+    def _view(self, row: Mapping[str, Any]) -> View:
         with _refusing(row):
             line = self._line(row)
-            task = Task(entry.task, **line.get("given", {}))
+            entry = replace(_entry(row), error=str(line["error"]))
             # The row has the failure; other versions may have kinds of their own.
-            episode = episode_from_json({**line, "failure": None}, Plan(entry.id, "", task, entry.member, 0))
-            learned = entry.failure is None and entry.group is not None
-            trained = self.credit().selection.choose(episode)[0] if learned else []
-            taken = {span.call for one in trained for span in one.spans}
-            rest = timelines([call for call in episode.record.calls if call.number not in taken])
-            said = str(line["error"])
-        found = self.advantages(entry.phase, entry.step).get(entry.id, {}) if learned else {}
-        recorded = self.trained(entry.phase, entry.step)
-        of_calls = None if recorded is None else recorded.get(entry.id, {})
-        return Decoded(episode, (*trained, *rest), len(trained), found, said, of_calls)
+            episode = episode_of({**line, "id": entry.id, "task": entry.task, "failure": None})
+            step, recorded = self.step(entry.phase, entry.step), self.trained(entry.phase, entry.step)
+            return View.of(entry, episode, self.credit(), step, recorded)
 
     def _line(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """The journal's line of a row."""
@@ -277,29 +238,10 @@ def _place(row: Mapping[str, Any]) -> str:
 
 def _entry(row: Mapping[str, Any] | sqlite3.Row) -> Entry:
     """A row of the index as the reports of the core know it."""
-    same = (
-        "offset",
-        "id",
-        "phase",
-        "step",
-        "task",
-        "member",
-        "attempt",
-        "failure",
-        "seconds",
-        "calls",
-        "sampled",
-    )
-    return Entry(
-        **{name: row[name] for name in same},
-        error="",
-        reward=row["reward"],
-        rewards=json.loads(row["rewards"]),
-        is_success=None if row["is_success"] is None else bool(row["is_success"]),
-        trainable=row["trained_tokens"],
-        counters={},
-        breaks={},
-    )
+    same = {name: value for name, value in dict(row).items() if name in _FIELDS}
+    same |= {"rewards": json.loads(row["rewards"]), "trainable": row["trained_tokens"]}
+    same |= {"is_success": None if row["is_success"] is None else bool(row["is_success"])}
+    return Entry(**{**same, "error": "", "counters": {}, "breaks": {}})
 
 
 def _read_job(path: Path) -> tuple[Mapping[str, Any], str]:

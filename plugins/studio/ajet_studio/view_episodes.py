@@ -11,11 +11,14 @@ from typing import Any
 from ajet import Task
 from ajet.backbones import (
     EPISODE,
+    Break,
     Call,
     Exchange,
     GroupMember,
     MessageNode,
     Timeline,
+    TokenText,
+    View,
     break_report,
     grown,
     images_of,
@@ -24,7 +27,7 @@ from ajet_studio import live
 from ajet_studio.answers import missing, number, real, thinned, wrong
 from ajet_studio.explanations import explain_counter
 from ajet_studio.lines import NotALine, Words, parse_words
-from ajet_studio.opened import Decoded, OpenRun
+from ajet_studio.opened import OpenRun
 from ajet_studio.words import matching, texts
 
 MOST_ROWS = 200
@@ -100,18 +103,21 @@ def group(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]:
             if place + 1 < len(tasks)
             else _edge(db, phase, step, ">", "ASC")
         )
-    found, trained = run.advantages(phase, step), run.trained(phase, step)
+    found, trained = run.credit().advantages(run.step(phase, step)), run.trained(phase, step)
+    of_calls: dict[str, set[float]] = {}
+    for (id, _), advantage in (trained or {}).items():
+        of_calls.setdefault(id, set()).add(advantage)
 
-    def advantage(id: str) -> float | None:
+    def advantage_of(id: str) -> float | None:
         if trained is None:
             return found.get(id, {}).get(EPISODE)
-        of_calls = set(trained.get(id, {}).values())
-        return of_calls.pop() if len(of_calls) == 1 else None  # the tree has those of calls
+        own = of_calls.get(id, set())
+        return next(iter(own)) if len(own) == 1 else None  # the tree has those of calls
 
     return {
         "seen": seen,
         "task": _task(run, task, task_of(run, rows[0])),
-        "rows": [{**row, "advantage": advantage(row["id"])} for row in rows_of(run, rows)],
+        "rows": [{**row, "advantage": advantage_of(row["id"])} for row in rows_of(run, rows)],
         "previous": previous,
         "next": following,
     }
@@ -124,10 +130,8 @@ def group_tree(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]
         rows = [dict(row) for row in _siblings(db, phase, step, task)[:MOST_MEMBERS]]
     if not rows:
         raise missing(f"{task}: no episodes of this task in {phase} at step {step}")
-    trained = run.trained(phase, step)
-    members = [GroupMember.of(run.decoded(row).episode, row["reward"], row["failure"]) for row in rows]
-    by_call = {(id, call): a for id, calls in (trained or {}).items() for call, a in calls.items()}
-    tree = grown(members, None if trained is None else by_call)
+    members = [GroupMember.of(run.view(row).episode, row["reward"], row["failure"]) for row in rows]
+    tree = grown(members, run.trained(phase, step))
     nodes, left = [], MOST_STRETCHES
     for node in tree.nodes:
         few, left = node.stretches[: max(left, 0)], left - len(node.stretches)
@@ -165,7 +169,7 @@ def group_tree(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]
 def episode(run: OpenRun, id: str, beside: Sequence[OpenRun]) -> dict[str, Any]:
     """One episode. Those of the same task are taken from its run, then from the runs ``beside`` it."""
     row = run.row(id)
-    found = run.decoded(row)
+    found = run.view(row)
     one = found.episode
     lanes = Lanes(found)
     with run.index.reading() as db:
@@ -186,7 +190,7 @@ def episode(run: OpenRun, id: str, beside: Sequence[OpenRun]) -> dict[str, Any]:
         "lanes": lanes.described(),
         "calls": lanes.calls(),
         "messages": lanes.messages(),
-        "breaks": [_break(found, run, index) for index in range(len(one.breaks))],
+        "breaks": [_break(found, run.text_of) for found in one.breaks],
         "previous": ids[place - 1] if place else None,
         "next": ids[place + 1] if place + 1 < len(ids) else None,
         "same_task": _same_task(run, row, beside),
@@ -198,20 +202,20 @@ def text(run: OpenRun, id: str, part: str, start: int, count: int) -> dict[str, 
     """More of a text that was shortened: of a part of an episode, or of the content or the reasoning of a message, which
     ``LANE.MESSAGE`` or ``LANE.MESSAGE.reasoning`` names."""
     row = run.row(id)
-    found = run.decoded(row)
+    found = run.view(row)
     parts = _parts(run, row, found)
     whole = parts[part] if part in parts else _said(Lanes(found), part)
     return {"text": whole[start : start + min(count, 1_000_000)], "from": start, "total": len(whole)}
 
 
-def _parts(run: OpenRun, row: Mapping[str, Any], found: Decoded) -> dict[str, str]:
+def _parts(run: OpenRun, row: Mapping[str, Any], found: View) -> dict[str, str]:
     """The texts of an episode beside its messages."""
     one = found.episode
     task = run.tasks().get(row["task"], one.plan.task)
     return {
         "response": _as_text(one.output.response),
         "reference": _as_text(task.metadata.get("answer")),
-        "error": found.error,
+        "error": found.entry.error,
         "feedback": one.feedback or "",
         "printed": one.printed.text,
     }
@@ -223,7 +227,7 @@ def _said(lanes: Lanes, part: str) -> str:
     with suppress(ValueError, LookupError):
         lane, message = map(int, name.split("."))
         if lane >= 0 and message >= 0:
-            said = lanes.nodes[lane][message].message
+            said = lanes.said(lane, message)
             return content_of(said) if name == part else str(said.get("reasoning_content") or "")
     raise missing(f"{part[:60]}: the episode has no such text")
 
@@ -232,31 +236,29 @@ class Lanes:
     """The calls of an episode by (agent, target, merging key), each with the messages that its calls saw, every message
     once, in the order in which calls first saw them."""
 
-    def __init__(self, decoded: Decoded) -> None:
-        self._decoded = decoded
-        record = decoded.episode.record
+    def __init__(self, view: View) -> None:
+        self._view = view
+        record = view.episode.record
         self._calls: Mapping[int, Call] = {call.number: call for call in record.calls}
         self._answered = [call for call in record.asked if call.answer or isinstance(call, Call)]
-        self.keys: list[tuple[str, str, str]] = list(dict.fromkeys(self._key(one) for one in self._answered))
-        self.nodes: list[list[MessageNode]] = [[] for _ in self.keys]
-        self._places: list[dict[MessageNode, int]] = [{} for _ in self.keys]
+        self._places: dict[tuple[str, str, str], dict[MessageNode, int]] = {}
+        """The places of each lane's messages, in their order."""
         self._spans: dict[int, tuple[int | None, int | None]] = {}
         """The first new message and the answer of each call, as positions in its lane."""
         for one in self._answered:
-            lane = self.keys.index(self._key(one))
-            places, nodes = self._places[lane], self.nodes[lane]
+            places = self._places.setdefault(self._key(one), {})
             node = one.answer or one.chat_end
             new = []
             while node is not None and node.parent is not None and node not in places:
                 new.append(node)
                 node = node.parent
-            first = len(nodes) if new else None
+            first = len(places) if new else None
             for found in reversed(new):
-                places[found] = len(nodes)
-                nodes.append(found)
+                places[found] = len(places)
             answer = places[one.answer] if one.answer else None
             self._spans[one.number] = (answer if first is None else first, answer)
-        self._timelines = {s.call: i for i, line in enumerate(decoded.timelines) for s in line.spans}
+        self.keys = list(self._places)
+        self._timelines = {s.call: i for i, line in enumerate(view.timelines) for s in line.spans}
 
     def described(self) -> list[dict[str, Any]]:
         """The lanes with their timelines."""
@@ -265,7 +267,7 @@ class Lanes:
             calls = {one.number for one in self._answered if self._key(one) == (agent, target, key)}
             lines = [
                 self._timeline(index, line)
-                for index, line in enumerate(self._decoded.timelines)
+                for index, line in enumerate(self._view.timelines)
                 if calls & {span.call for span in line.spans}
             ]
             trained = any(self._calls[number].trained for number in calls if number in self._calls)
@@ -306,9 +308,9 @@ class Lanes:
         """The messages of each lane; ``parent`` is the place of the message before, -1 for none."""
         left = MOST_TEXT
         lanes = []
-        for places, nodes in zip(self._places, self.nodes, strict=True):
+        for places in self._places.values():
             lane = []
-            for node in nodes:
+            for node in places:
                 message = _message(node.message, LONG if left > 0 else SHORT)
                 left -= len(message["content"]["text"]) + len(message["reasoning"]["text"])
                 message["parent"] = places.get(node.parent, -1) if node.parent else -1
@@ -316,10 +318,13 @@ class Lanes:
             lanes.append(lane)
         return lanes
 
+    def said(self, lane: int, place: int) -> Mapping[str, Any]:
+        """A message. Raises LookupError if there is none."""
+        return list(self._places[self.keys[lane]])[place].message
+
     def _timeline(self, index: int, line: Timeline) -> dict[str, Any]:
-        trained = index < self._decoded.trained
-        of = self._decoded.advantage
-        found = {of(s.call, s.agent, s.target) for s in line.spans} if trained else {None}
+        trained = index < self._view.trained
+        found = {self._view.advantage(span) for span in line.spans} if trained else {None}
         return {
             "index": index,
             "tokens": len(line.token_ids),
@@ -448,9 +453,8 @@ def _shortened(text: str, most: int = LONG) -> dict[str, Any]:
     return {"text": text[:most], "cut": len(text)} if len(text) > most else {"text": text}
 
 
-def _break(decoded: Decoded, run: OpenRun, index: int) -> dict[str, Any]:
-    found = decoded.episode.breaks[index]
-    report = break_report(found, run.text_of)
+def _break(found: Break, text_of: TokenText) -> dict[str, Any]:
+    report = break_report(found, text_of)
 
     def told(texts: Sequence[str | None], ids: Sequence[int]) -> str:
         return "".join(str(i) + " " if t is None else t for t, i in zip(texts, ids, strict=True))

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
-from ajet.backbones import Branch, Call, Timeline, TokenTree
-from ajet_studio.answers import missing
-from ajet_studio.opened import Decoded, OpenRun
+from ajet.backbones import Branch, Call, Timeline, TokenTree, View, stretches
+from ajet_studio.answers import missing, thinned
+from ajet_studio.opened import OpenRun
 from ajet_studio.view_episodes import Lanes
 
 MOST_TOKENS = 1000
 MOST_MARKS = 500
 MOST_NODES = 2000
 MOST_NAMES = 200
-_BEFORE = 16
-"""Tokens before a window that are decoded with it: one character may be several tokens."""
 _BEGINNING = 40
 """Tokens of a node of the tree that are shown as text."""
 
@@ -27,40 +26,22 @@ def tokens(run: OpenRun, id: str, timeline: int, start: int, count: int) -> dict
     found, line = _timeline(run, id, timeline)
     total = len(line.token_ids)
     start = max(0, min(start, total))
-    end = min(total, start + max(0, min(count, MOST_TOKENS)))
-    first = max(0, start - _BEFORE)
-    borders = [p - first for span in line.spans for p in (span.start, span.end) if first < p <= end]
-    texts = run.text_of(line.token_ids[first:end].tolist(), borders)[start - first :]
-    trained = timeline < found.trained
-    calls: list[int | None] = [None] * (end - start)
-    advantages: list[float | None] = [None] * (end - start)
-    for span in line.spans:
-        for place in range(max(span.start, start), min(span.end, end)):
-            calls[place - start] = span.call
-            if trained:
-                advantages[place - start] = found.advantage(span.call, span.agent, span.target)
+    parts = found.tokens(timeline, run.text_of, start, min(total, start + max(0, min(count, MOST_TOKENS))))
     rows = [
         {
             "text": text if text is not None else str(token),
             "id": token,
-            "trained": trained and masked,
-            "logprob": logprob if np.isfinite(logprob) else None,
-            "advantage": advantage,
-            "version": version if version >= 0 else None,
-            "call": call,
+            "trained": part.trained,
+            "logprob": logprob,
+            "advantage": part.advantage,
+            "version": version,
+            "call": part.call,
         }
-        for text, token, masked, logprob, version, call, advantage in zip(
-            texts,
-            line.token_ids[start:end].tolist(),
-            line.mask[start:end].tolist(),
-            line.logprobs[start:end].tolist(),
-            line.versions[start:end].tolist(),
-            calls,
-            advantages,
-            strict=True,
-        )
+        for part in parts
+        for text, token, logprob, version in zip_longest(part.texts, part.ids, part.logprobs, part.versions)
     ]
-    return {"total": total, "from": start, "rows": rows, "marks": _marks(found, timeline)}
+    marks = [(begin, span.call if span else "prompt") for begin, _, span in stretches(line)]
+    return {"total": total, "from": start, "rows": rows, "marks": thinned(marks, MOST_MARKS)}
 
 
 def lines(run: OpenRun, id: str, timeline: int) -> dict[str, Any]:
@@ -72,9 +53,9 @@ def lines(run: OpenRun, id: str, timeline: int) -> dict[str, Any]:
     return {"ends": (np.flatnonzero(feeds[which]) + 1).tolist()}
 
 
-def _timeline(run: OpenRun, id: str, timeline: int) -> tuple[Decoded, Timeline]:
+def _timeline(run: OpenRun, id: str, timeline: int) -> tuple[View, Timeline]:
     """A timeline with its episode. Raises Refused (404)."""
-    found = run.decoded(run.row(id))
+    found = run.view(run.row(id))
     if not 0 <= timeline < len(found.timelines):
         raise missing(f"timeline {timeline}: episode {id} has {len(found.timelines)} timelines")
     return found, found.timelines[timeline]
@@ -82,7 +63,7 @@ def _timeline(run: OpenRun, id: str, timeline: int) -> tuple[Decoded, Timeline]:
 
 def tree(run: OpenRun, id: str, lane: int) -> dict[str, Any]:
     """The token tree of a lane, as pieces between the places where sequences part."""
-    found = run.decoded(run.row(id))
+    found = run.view(run.row(id))
     keys = Lanes(found).keys
     if not 0 <= lane < len(keys):
         raise missing(f"lane {lane}: episode {id} has {len(keys)} lanes")
@@ -176,20 +157,3 @@ class _Pieces:
                 }
             )
         return nodes
-
-
-def _marks(found: Decoded, timeline: int) -> list[list[Any]]:
-    """(index, "prompt") where context begins, (index, number of the call) where an answer begins; evenly thinned."""
-    marks: list[list[Any]] = []
-    at = 0
-    line = found.timelines[timeline]
-    for span in line.spans:
-        if span.start > at:
-            marks.append([at, "prompt"])
-        marks.append([span.start, span.call])
-        at = span.end
-    if at < len(line.token_ids):
-        marks.append([at, "prompt"])
-    if len(marks) > MOST_MARKS:
-        marks = [marks[round(i * (len(marks) - 1) / (MOST_MARKS - 1))] for i in range(MOST_MARKS)]
-    return marks

@@ -62,6 +62,19 @@ def test_tokens_have_the_advantage_of_their_call(own: runs.Studio, folder: Path,
         assert of_calls == pytest.approx({call: wanted[call] for call in of_calls}) and of_calls
 
 
+def test_an_episode_whose_calls_learned_their_own_has_no_advantage_as_a_whole(
+    own: runs.Studio, folder: Path, forked: str
+) -> None:
+    trained = trained_advantages(folder / forked, 1)
+    assert trained
+    several = 0
+    for row in own.get("episodes", run=forked)["rows"]:
+        if len({round(a, 4) for (id, _), a in trained.items() if id == row["id"]}) > 1:
+            assert own.get("episode", run=forked, id=row["id"])["advantages"] == {}
+            several += 1
+    assert several
+
+
 def test_a_plain_group_has_a_branch_for_each_episode(studio: runs.Studio, trained: Path) -> None:
     row = studio.get("episodes", run=trained.name, phase="train")["rows"][0]
     of = {"phase": "train", "step": row["step"], "task": row["task"]}

@@ -13,7 +13,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, Instr
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
-from ajet.interfaces.spans import EpisodeSpan
+from ajet.interfaces.spans import EpisodeSpan, bundled
 
 LARGEST_REQUEST = 8 << 20
 """Bytes of a request; Studio refuses those above 10 MB."""
@@ -21,26 +21,13 @@ LARGEST_REQUEST = 8 << 20
 
 def requests_of(spans: Iterable[EpisodeSpan], *, service: str) -> Iterator[bytes]:
     """The bodies of the OTLP requests that hold spans, in their order."""
-    for together in _within(LARGEST_REQUEST, map(_span, spans)):
+    for together in bundled(map(_span, spans), LARGEST_REQUEST, Span.ByteSize):
         scoped = ScopeSpans(scope=InstrumentationScope(name="ajet"), spans=together)
         resource = Resource(attributes=_attributes({"service.name": service}))
         request = ExportTraceServiceRequest(
             resource_spans=[ResourceSpans(resource=resource, scope_spans=[scoped])]
         )
         yield request.SerializeToString()
-
-
-def _within(size: int, spans: Iterable[Span]) -> Iterator[list[Span]]:
-    """Spans in lists of at most ``size`` bytes; a larger one is alone."""
-    together: list[Span] = []
-    total = 0
-    for span in spans:
-        if together and total + span.ByteSize() > size:
-            yield together
-            together, total = [], 0
-        together.append(span)
-        total += span.ByteSize()
-    yield together
 
 
 def _span(span: EpisodeSpan) -> Span:

@@ -6,13 +6,7 @@ import { count, number, score, signed } from "./format.js";
 import { episodeAddress } from "./places.js";
 import { Rows } from "./rows.js";
 import { Table } from "./table.js";
-import { arranged } from "./tree.js";
-
-const MOST_LINES = 40;
-const MOST_SHAPES = 300;
-const DEEPEST = 24;
-const LINE = 22;
-const WIDTH = 1000;
+import { DEEPEST, HEIGHT, MOST_SHAPES, arranged, drawing } from "./tree.js";
 
 /**
  * @param {Page} page
@@ -39,7 +33,7 @@ export async function groupTree(page, run, of) {
 		h("p", `${count(tree.episodes, "episode")}${tree.value === null ? ", none of them judged" : `, worth ${score(tree.value)} on average`}. ${tree.forks ? "A line that begins below another one is a fork: the calls before it are shared, and the value there is the mean reward of the episodes below." : "The episodes share no calls."}`),
 		!tree.recorded && h("p.notice.problem", "The advantages are unknown: the folder has no record of what this step trained."),
 		tree.left_out > 0 && h("p.problem.notice", `${count(tree.left_out, "further line")} not shown.`),
-		drawing(nodes),
+		drawing(nodes, "figure.tree.group", calls(nodes)),
 		h("h2", "Calls"),
 		table.element,
 	);
@@ -67,33 +61,26 @@ function worth(node) {
 const toneOf = (advantage) => (advantage > 0 ? "good" : advantage < 0 ? "bad" : "none");
 
 /** Calls from left to right: green has a positive advantage, red a negative one, and is the fuller the larger it is. */
-function drawing(nodes) {
-	const shown = nodes.filter((node) => node.line < MOST_LINES).slice(0, MOST_SHAPES);
-	const length = shown.reduce((most, node) => Math.max(most, node.start + node.tokens), 1);
-	const lines = shown.reduce((most, node) => Math.max(most, node.line), 0) + 1;
+function calls(nodes) {
 	const largest = Math.max(...nodes.flatMap((node) => node.stretches.map((one) => Math.abs(one.advantage ?? 0))), Number.MIN_VALUE);
-	const x = (call) => (WIDTH * call) / length;
 	let left = MOST_SHAPES;
-	const shapes = shown.map((node) => {
-		const top = node.line * LINE + 4;
-		const joint = node.above && node.above.line !== node.line && s("path", { d: `M${x(node.start)} ${node.above.line * LINE + LINE - 4}V${top + 7}` });
-		let at = node.start;
-		const rects = node.stretches.slice(0, Math.max(0, left)).map((one, place) => {
-			const from = at;
-			at += one.count;
-			const about = [named(one), one.agent, one.advantage !== null && `advantage ${signed(one.advantage)}`, place === node.stretches.length - 1 && worth(node)];
-			return s(
-				`rect.context.${toneOf(one.advantage)}`,
-				{ x: x(from), y: top, width: Math.max(1, x(at) - x(from)), height: LINE - 8, "fill-opacity": one.advantage ? 0.2 + (0.8 * Math.abs(one.advantage)) / largest : 1 },
-				s("title", null, about.filter(Boolean).join(", ")),
-			);
-		});
-		left -= rects.length;
-		return [joint, rects];
-	});
-	return h(
-		"figure.tree.group",
-		s("svg", { viewBox: `0 0 ${WIDTH} ${lines * LINE}`, role: "img", "aria-label": `${count(lines, "path")} of at most ${count(length, "call")}; the table below lists the calls`, preserveAspectRatio: "none" }, shapes),
-		h("figcaption.quiet", "Calls from left to right. Green was made likelier, red less likely, fuller colours more so; grey has no advantage. A line below another one is a fork, or another episode."),
-	);
+	return {
+		shapes: (node, x, top) => {
+			let at = node.start;
+			const rects = node.stretches.slice(0, Math.max(0, left)).map((one, place) => {
+				const from = at;
+				at += one.count;
+				const about = [named(one), one.agent, one.advantage !== null && `advantage ${signed(one.advantage)}`, place === node.stretches.length - 1 && worth(node)];
+				return s(
+					`rect.context.${toneOf(one.advantage)}`,
+					{ x: x(from), y: top, width: Math.max(1, x(at) - x(from)), height: HEIGHT, "fill-opacity": one.advantage ? 0.2 + (0.8 * Math.abs(one.advantage)) / largest : 1 },
+					s("title", null, about.filter(Boolean).join(", ")),
+				);
+			});
+			left -= rects.length;
+			return rects;
+		},
+		label: (lines, length) => `${count(lines, "path")} of at most ${count(length, "call")}; the table below lists the calls`,
+		caption: () => "Calls from left to right. Green was made likelier, red less likely, fuller colours more so; grey has no advantage. A line below another one is a fork, or another episode.",
+	};
 }

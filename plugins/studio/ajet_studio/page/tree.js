@@ -8,10 +8,11 @@ import { Rows } from "./rows.js";
 import { Table } from "./table.js";
 
 const MOST_LINES = 40;
-const MOST_SHAPES = 300;
+export const MOST_SHAPES = 300;
 const LINE = 22;
+export const HEIGHT = LINE - 8;
 const WIDTH = 1000;
-const DEEPEST = 24;
+export const DEEPEST = 24;
 
 /**
  * @param {Page} page
@@ -46,7 +47,7 @@ export async function treeTab(page, run, episode) {
 		withTrees.length > 1 && tabs("Lanes", list, String(index)),
 		h("p", `${count(nodes.length, "piece")} with ${count(tokens, "token")}, ${number(trained)} of them trained. A piece that stands in several timelines is shared: it is computed once.`),
 		answer.left_out > 0 && h("p.problem.notice", `${count(answer.left_out, "further piece")} not shown.`),
-		drawing(nodes),
+		drawing(nodes, "figure.tree", TOKENS),
 		h("h2", "Pieces"),
 		table.element,
 	);
@@ -80,28 +81,34 @@ export function arranged(nodes) {
 	return found;
 }
 
-/** The tree over token positions: blue is trained, grey is context, curves are forks. */
-function drawing(nodes) {
+/** Nodes as they are `arranged`, from left to right, each fork on a line of its own. `shapes(node, x, top)` draws one; `label` and `caption` tell all. */
+export function drawing(nodes, tag, { shapes, label, caption }) {
 	const shown = nodes.filter((node) => node.line < MOST_LINES).slice(0, MOST_SHAPES);
 	const length = shown.reduce((most, node) => Math.max(most, node.start + node.tokens), 1);
 	const lines = shown.reduce((most, node) => Math.max(most, node.line), 0) + 1;
-	const x = (token) => (WIDTH * token) / length;
-	const shapes = shown.map((node) => {
+	const x = (place) => (WIDTH * place) / length;
+	const drawn = shown.map((node) => {
 		const top = node.line * LINE + 4;
-		const [from, to] = [x(node.start), x(node.start + node.tokens)];
-		const learned = (to - from) * (node.trained_tokens / Math.max(1, node.tokens));
 		const forked = node.above && node.above.line !== node.line;
-		return [
-			forked && s("path", { d: `M${from} ${node.above.line * LINE + LINE - 4}V${top + 7}` }),
-			s("rect.context", { x: from, y: top, width: Math.max(1, to - from), height: LINE - 8 }, s("title", null, `${count(node.tokens, "token")}, ${number(node.trained_tokens)} trained`)),
-			learned > 0 && s("rect.learned", { x: to - learned, y: top, width: Math.max(1, learned), height: LINE - 8 }),
-		];
+		return [forked && s("path", { d: `M${x(node.start)} ${node.above.line * LINE + LINE - 4}V${top + 7}` }), shapes(node, x, top)];
 	});
-	const label = `${count(lines, "path")} over ${count(length, "token position")}; the table below lists the pieces`;
-	const left = nodes.length - shown.length;
 	return h(
-		"figure.tree",
-		s("svg", { viewBox: `0 0 ${WIDTH} ${lines * LINE}`, role: "img", "aria-label": label, preserveAspectRatio: "none" }, shapes),
-		h("figcaption.quiet", `From left to right: ${count(length, "token position")}. Blue is trained, grey is context; a line below another one begins where they part.`, left > 0 && ` ${count(left, "piece")} not drawn.`),
+		tag,
+		s("svg", { viewBox: `0 0 ${WIDTH} ${lines * LINE}`, role: "img", "aria-label": label(lines, length), preserveAspectRatio: "none" }, drawn),
+		h("figcaption.quiet", caption(length, nodes.length - shown.length)),
 	);
 }
+
+/** The tree over token positions: blue is trained, grey is context, curves are forks. */
+const TOKENS = {
+	shapes: (node, x, top) => {
+		const [from, to] = [x(node.start), x(node.start + node.tokens)];
+		const learned = (to - from) * (node.trained_tokens / Math.max(1, node.tokens));
+		return [
+			s("rect.context", { x: from, y: top, width: Math.max(1, to - from), height: HEIGHT }, s("title", null, `${count(node.tokens, "token")}, ${number(node.trained_tokens)} trained`)),
+			learned > 0 && s("rect.learned", { x: to - learned, y: top, width: Math.max(1, learned), height: HEIGHT }),
+		];
+	},
+	label: (lines, length) => `${count(lines, "path")} over ${count(length, "token position")}; the table below lists the pieces`,
+	caption: (length, left) => [`From left to right: ${count(length, "token position")}. Blue is trained, grey is context; a line below another one begins where they part.`, left > 0 && ` ${count(left, "piece")} not drawn.`],
+};
