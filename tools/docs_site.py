@@ -291,7 +291,7 @@ PARTS = {
         "utils.breakpoints",
     ),
     "Data": ("types",),
-    "Plugins": ("interfaces", "job.job", "job.models", "services", "hookspecs"),
+    "Plugins": ("interfaces", "job.job", "job.models", "runs.train", "services", "hookspecs"),
 }
 """Headings of the API's page, with the modules whose public names they contain."""
 

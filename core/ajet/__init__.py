@@ -88,6 +88,7 @@ _WHERE = {
     "select_model": "api.selection",
     "serve": "api.serving",
     "sft": "api.jobs",
+    "train_job": "runs.train",
     "tune_prompt": "api.prompts",
 }
 # Without those of plugins, so that `import *` works where these are not installed.
@@ -167,6 +168,7 @@ if TYPE_CHECKING:
     from ajet.plugin_names import arejudge as arejudge
     from ajet.plugin_names import forecast as forecast
     from ajet.plugin_names import rejudge as rejudge
+    from ajet.runs.train import train_job as train_job
     from ajet.services.answers import AnswerStore as AnswerStore
     from ajet.services.llm_client import Endpoint as Endpoint
     from ajet.services.llm_client import EndpointClient as EndpointClient

@@ -138,7 +138,7 @@ from ajet.capture.stream_buffer import Emit as Emit
 from ajet.capture.targets import Target as Target, choose_target as choose_target
 from ajet.capture.wires import Answer as Answer, ChatRequest as ChatRequest, Refused as Refused, Wire as Wire
 from ajet.capture.wires.builtin import BUILTIN_WIRES as BUILTIN_WIRES
-from ajet.capture.wires.fields import read_object as read_object
+from ajet.interfaces.wire import read_object as read_object
 from ajet.capture.wires.unanswered import Unanswered as Unanswered, find_unanswered as find_unanswered
 
 # Chats: templates, messages, images

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ajet.capture.hook import Capture
-    from ajet.capture.wires import Wire
     from ajet.interfaces.base import Plugin
     from ajet.interfaces.events import Attempt, CheckpointSaved, EpisodeEnd, RunEnd, RunStart, StepEnd
     from ajet.interfaces.judge import Judge
     from ajet.interfaces.source import EpisodeSource
+    from ajet.interfaces.wire import Wire
     from ajet.interfaces.workflow import LoadedWorkflow
     from ajet.types import Finding
 
@@ -52,8 +52,8 @@ def ajet_handles() -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-bo
 
 @hookspec
 def ajet_wires() -> Iterable[Wire]:  # type: ignore[empty-body]
-    """HTTP dialects of LLM requests beside the built-in ones (`ajet.capture.wires.Wire`). Of wires that
-    fit a URL's path the one with the longest ``path`` answers."""
+    """HTTP formats of LLM requests beside the built-in ones, each an `ajet.interfaces.wire.Wire`. Of wires that fit a URL's path
+    the one with the longest ``path`` answers."""
 
 
 @hookspec(firstresult=True)
@@ -82,7 +82,7 @@ def ajet_episode_source(where: str) -> EpisodeSource | None:
 
 @hookspec(firstresult=True)
 def ajet_job_file(path: Path, values: Mapping[str, Any]) -> Any:
-    """The job that a file of another program says, as `ajet.backbones.Layers`, or None. Asked for files with keys that no job
+    """The job that a file of another program says, as `ajet.job.config.Layers`, or None. Asked for files with keys that no job
     has. The first answer wins; raise ConfigError for a file that has to be translated first."""
 
 

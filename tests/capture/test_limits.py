@@ -27,7 +27,7 @@ from ajet.capture.respond import Reply, respond
 from ajet.capture.session import Session, current_session
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.chat_completions import ChatCompletions
-from ajet.capture.wires.fields import brief
+from ajet.interfaces.wire import brief
 from ajet.testing import ScriptedEngine
 from tests.patience import PATIENCE
 

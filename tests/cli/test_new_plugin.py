@@ -86,7 +86,7 @@ def test_what_it_writes_is_sound_code(written: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"backbone"}))
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_what_it_writes_imports_only_the_public_packages(kind: str) -> None:
     code = "\n".join(text for path, text in files(kind, "mine").items() if path.endswith(".py"))
     imported = re.findall(r"^\s*(?:from|import) (ajet(?:\.\w+)*)(?= |$)", code, re.MULTILINE)

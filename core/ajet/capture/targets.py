@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from ajet.capture.replies import Replies
-from ajet.capture.wires import Answer, Refused
-from ajet.capture.wires.fields import brief
 from ajet.interfaces.engine import ChatModel
+from ajet.interfaces.wire import Answer, Refused, brief
 
 
 @dataclass(frozen=True, slots=True)

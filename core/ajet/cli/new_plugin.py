@@ -25,7 +25,7 @@ def new(
 ) -> None:
     """Write an installable package with a plugin and a test that passes.
 
-    Kinds: judge, reader, workflow, logger, filter, algorithm, service, engine and backbone.
+    Kinds: judge, reader, workflow, logger, filter, algorithm, service, wire, engine and backbone.
     """
     import keyword
     import re

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Protocol
 
 from ajet.interfaces.engine import Engine
-from ajet.types import AjetError, Batch, Metrics, Need
+from ajet.types import AjetError
+from ajet.types import Batch as Batch
+from ajet.types import Loss as Loss
+from ajet.types import LossTokens as LossTokens
+from ajet.types import Measures as Measures
+from ajet.types import Metrics as Metrics
+from ajet.types import Need as Need
+from ajet.types import Sample as Sample
+from ajet.types import SampleTree as SampleTree
+from ajet.types import Span as Span
 
 
 class CheckpointDamaged(AjetError):

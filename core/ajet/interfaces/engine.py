@@ -18,6 +18,7 @@ from ajet.types import Generation as Generation
 from ajet.types import GenerationDelta as GenerationDelta
 from ajet.types import Image as Image
 from ajet.types import Int32 as Int32
+from ajet.types import Kept as Kept
 from ajet.types import Sampling as Sampling
 
 if TYPE_CHECKING:

@@ -8,29 +8,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ajet.capture.wires import Answer, ChatRequest, Events, Piece, Refused
 from ajet.capture.wires.fields import (
     VARIABLES,
-    Faults,
-    brief,
     described,
     file_part,
-    flag,
     image_part,
+    json_text,
+    sealed,
+    template_variables,
+    unsealed,
+    with_images,
+)
+from ajet.interfaces.wire import (
+    Answer,
+    ChatRequest,
+    Events,
+    Faults,
+    Piece,
+    Refused,
+    brief,
+    flag,
     in_words,
     invalid,
-    json_text,
     mapping,
     number,
     objects,
     read_object,
-    sealed,
     sse,
     stops,
-    template_variables,
     text,
-    unsealed,
-    with_images,
 )
 
 # Without influence on the tokens: accepted and left alone.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ajet.capture.wires import Wire, anthropic, google, responses
+from ajet.capture.wires import anthropic, google, responses
 from ajet.capture.wires.anthropic import AnthropicMessages
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.capture.wires.completions import Completions
 from ajet.capture.wires.google import GenerateContent, StreamGenerateContent
 from ajet.capture.wires.responses import Responses
 from ajet.capture.wires.unanswered import Unanswered
+from ajet.interfaces.wire import Wire
 
 BUILTIN_WIRES: tuple[Wire, ...] = (
     ChatCompletions(),

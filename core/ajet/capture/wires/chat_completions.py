@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ajet.capture.wires import Answer, ChatRequest, Events, Piece, Refused
-from ajet.capture.wires.fields import (
-    TURN,
-    VARIABLES,
+from ajet.capture.wires.fields import TURN, VARIABLES, continues, openai_error, template_variables
+from ajet.interfaces.wire import (
+    Answer,
+    ChatRequest,
+    Events,
     Faults,
-    continues,
+    Piece,
+    Refused,
     flag,
     invalid,
     mapping,
     number,
     objects,
-    openai_error,
     read_object,
     sse,
     stops,
-    template_variables,
     text,
 )
 

@@ -7,14 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ajet.capture.wires import Answer, ChatRequest, Events, Piece, Refused
-from ajet.capture.wires.fields import (
+from ajet.capture.wires.fields import openai_error
+from ajet.interfaces.wire import (
+    Answer,
+    ChatRequest,
+    Events,
     Faults,
+    Piece,
+    Refused,
     flag,
     invalid,
     mapping,
     number,
-    openai_error,
     read_object,
     sse,
     stops,

@@ -10,26 +10,33 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
-from ajet.capture.wires import Answer, ChatRequest, Events, Piece, Refused, Wire
 from ajet.capture.wires.fields import (
     VARIABLES,
-    Faults,
-    brief,
     file_part,
-    flag,
     image_part,
+    json_text,
+    template_variables,
+    with_images,
+)
+from ajet.interfaces.wire import (
+    Answer,
+    ChatRequest,
+    Events,
+    Faults,
+    Piece,
+    Refused,
+    Wire,
+    brief,
+    flag,
     in_words,
     invalid,
-    json_text,
     mapping,
     number,
     objects,
     read_object,
     sse,
     stops,
-    template_variables,
     text,
-    with_images,
 )
 
 # Without influence on the tokens: accepted and left alone.

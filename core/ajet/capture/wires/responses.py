@@ -8,25 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ajet.capture.wires import Answer, ChatRequest, Events, Piece, Refused, TooLong
 from ajet.capture.wires.fields import (
     TURN,
     VARIABLES,
-    Faults,
     continues,
     file_part,
-    flag,
     image_part,
-    invalid,
-    mapping,
-    number,
-    objects,
     openai_error,
-    read_object,
     sealed,
-    sse,
     template_variables,
-    text,
     unsealed,
     with_images,
 )
@@ -39,6 +29,23 @@ from ajet.capture.wires.responses_tools import (
     chat_name,
     item_of,
     output_id,
+)
+from ajet.interfaces.wire import (
+    Answer,
+    ChatRequest,
+    Events,
+    Faults,
+    Piece,
+    Refused,
+    TooLong,
+    flag,
+    invalid,
+    mapping,
+    number,
+    objects,
+    read_object,
+    sse,
+    text,
 )
 
 # Without influence on the tokens, or on built-in tools alone: accepted and left alone.

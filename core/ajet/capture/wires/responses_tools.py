@@ -18,7 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ajet.capture.wires.fields import Faults, described, json_text, mapping, objects, text
+from ajet.capture.wires.fields import described, json_text
+from ajet.interfaces.wire import Faults, mapping, objects, text
 
 _FUNCTION = {"type", "name", "description", "parameters", "strict", "defer_loading"}
 _CUSTOM = {"type", "name", "description", "format", "defer_loading"}

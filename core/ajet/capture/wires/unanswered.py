@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from ajet.capture.wires import Answer, ChatRequest, Events, Refused, Wire
 from ajet.capture.wires.chat_completions import ChatCompletions
+from ajet.interfaces.wire import Answer, ChatRequest, Events, Refused, Wire
 
 _OTHER_CALL = (
     "during an episode only calls that generate text are answered. To let this one reach its own endpoint, make it "

@@ -35,6 +35,10 @@ KINDS = {
         "An algorithm for AgentJet: `train: {algorithm: «name»}` in a job.", needs=("ajet", "numpy")
     ),
     "service": Kind("A service for AgentJet: `ajet run job.yaml --with «name»`."),
+    "wire": Kind(
+        "An HTTP format of LLM requests for AgentJet: `POST BASE_URL/«name»` in an episode.",
+        show="ajet plugins",
+    ),
     "engine": Kind(
         "An engine for AgentJet: `ajet serve MODEL --engine «name»`.",
         {"engine": "pairs"},
