@@ -8,7 +8,6 @@ from typing import Any
 from ajet_local.batch import Batch
 from ajet_local.completion import Completion
 from ajet_local.kv_cache import KVLayout, Node, PrefixCache
-from ajet_local.sampling import sample
 from ajet_local.scheduler import Scheduler
 from ajet_local.seen import CachedFeatures
 from ajet_local.sight import Sight
@@ -69,7 +68,7 @@ class PackedScheduler(Scheduler):
             node = leaf
         completion.node = node
         if adapter not in self._lanes:
-            self._lanes[adapter] = _Lane(self)
+            self._lanes[adapter] = _Lane(self.layout, self.cache)
         self._lanes[adapter].admit(completion)
         return True
 
@@ -94,16 +93,20 @@ class PackedScheduler(Scheduler):
             self._lanes[completion.request.adapter].release(completion)
 
     def _step(self, adapter: str | None, lane: _Lane, version: int) -> None:
-        lane.step(version, adapter)
+        batch = lane.batch(self.prefill_tokens)
+        logits = batch.logits(self.model, adapter, self.images)
+        lane.advance(batch)
+        if batch.answered:
+            self._answer(batch.answered, logits, version)
+            lane.join(batch)
 
 
 class _Lane:
     """The batch of one adapter."""
 
-    def __init__(self, scheduler: PackedScheduler) -> None:
-        self.scheduler = scheduler
-        self.cache = scheduler.cache
-        self.slots = Slots(scheduler.layout)
+    def __init__(self, layout: KVLayout, cache: PrefixCache) -> None:
+        self.cache = cache
+        self.slots = Slots(layout)
         self.pending: dict[Node, list[Completion]] = {}
         """The nodes where uncomputed contexts end, oldest first, each with the completions that wait for it."""
 
@@ -149,33 +152,31 @@ class _Lane:
         self.pending.clear()
         self.slots.clear()
 
-    def step(self, version: int, adapter: str | None) -> None:
-        """Run one forward pass with the active adapter, and sample a token for each completion that gets logits."""
-        batch = Batch(self.slots.banks, self._chunks(), self.pending)
-        logits = batch.logits(self.scheduler.model, adapter, self.scheduler.images)
+    def batch(self, prefill_tokens: int) -> Batch:
+        """The next pass, with at most so many tokens of prompts."""
+        return Batch(self.slots.banks, self._chunks(prefill_tokens), self.pending)
+
+    def advance(self, batch: Batch) -> None:
+        """Record what a pass has computed."""
         self.slots.advance()
         for completion in batch.running:
             completion.length += 1
         for chunk in batch.chunks:
             chunk.node.filled += chunk.count
         self.pending = {node: waiting for node, waiting in self.pending.items() if not node.ready}
-        if not batch.answered:
-            return
-        drawn = sample(logits, [c.sampler for c in batch.answered])
-        for completion, one in zip(batch.answered, drawn, strict=True):
-            if completion.alive:
-                completion.add(one, version)
+
+    def join(self, batch: Batch) -> None:
+        """Let the completions whose context a pass has completed decode, unless their first token was also their last."""
         for completion in batch.answered[len(batch.running) :]:
             assert completion.node is not None
             if completion.alive:
                 completion.length = completion.node.end
                 self.slots.join(completion)
 
-    def _chunks(self) -> dict[Node, int]:
-        """How many tokens of which nodes the next pass computes, ancestors first. If not all fit, the oldest prompt gets
-        half of the tokens and the shortest ones the rest: no request waits forever, and few wait long."""
+    def _chunks(self, left: int) -> dict[Node, int]:
+        """How many tokens of which nodes the next pass computes, ancestors first, at most ``left``. If not all fit, the oldest prompt
+        gets half of the tokens and the shortest ones the rest: no request waits forever, and few wait long."""
         counts: dict[Node, int] = {}
-        left = self.scheduler.prefill_tokens
         queue = list(self.pending)
         if sum(map(_missing, queue)) > left:
             left -= _take(queue[0], left // 2, counts)
