@@ -1,8 +1,7 @@
-"""The `local` backbone and engine: their settings, and how a trainer is built from a model."""
+"""The `local` backbone and engine: their settings, and how they choose device, data type and engine."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -24,10 +23,10 @@ from ajet import (
     find_recipe,
     model_source,
 )
-from ajet.backbones import BFLOAT16, FLOAT32, JobSizes, Layout, ModelSizes, Need, Phase, check_vocabulary
+from ajet.backbones import BFLOAT16, FLOAT32, JobSizes, Layout, ModelSizes, Need, Phase
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
 from ajet_local.cpu import SMALL, bfloat16, crowded
-from ajet_local.demand import MOST_TOKENS, Demand, Given, fit, refuse
+from ajet_local.demand import Demand, Given, fit
 from ajet_local.pretrained import Pretrained
 from ajet_local.sizes import format_size, parse_size
 
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
     from ajet.backbones import Gpus, LoraSettings, Shape, TrainSettings, Vision
     from ajet.interfaces.engine import SharedEngine
     from ajet.interfaces.progress import Progress
+    from ajet_local.blueprint import Apart
     from ajet_local.engine import LocalEngine
-    from ajet_local.shared import SharedSampler
     from ajet_lora.adapters import Adapters
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -273,6 +272,7 @@ class Local(OnDevice, Backbone):
 
     def _run(self, job: Job) -> RunResult:
         from ajet.backbones import train_job, trainer_of
+        from ajet_local.blueprint import Apart
         from ajet_local.modeling import reads_images
 
         config = job.config
@@ -285,17 +285,17 @@ class Local(OnDevice, Backbone):
             truncated=config.rollout.sampling.exact,
             images=lambda: reads_images(_base(self.source(job.model, config.run.seed, job.progress))),
         )
-        shared = None
+        apart = None
         if name != self.name:
-            shared = job.plugins.get(EnginePlugin, name, "backbone.local.engine")()
+            plugin = job.plugins.get(EnginePlugin, name, "backbone.local.engine")()
+            rollout = config.rollout
+            apart = Apart(plugin=plugin, episodes=rollout.concurrency, context=rollout.context_length)
             if self.engine == "auto":
                 job.progress.say(
                     f"sampling with {name}, which is faster on a GPU; backbone.local.engine=local samples in this process"
                 )
-        rollout = config.rollout
         own = replace(job, backbone=self)  # another backbone may run this one
-        trainer = trainer_of(own, shared=shared, episodes=rollout.concurrency, context=rollout.context_length)
-        return train_job(job, trainer)
+        return train_job(job, trainer_of(own, apart=apart))
 
     def _engine_name(
         self,
@@ -347,161 +347,39 @@ class Local(OnDevice, Backbone):
         needs: Collection[Need] = (),
         adapters: Mapping[str, LoraSettings] = MappingProxyType({}),
         trained: Collection[str] | None = None,
-        shared: EnginePlugin | None = None,
-        episodes: int | None = None,
-        context: int | None = None,
+        apart: Apart | None = None,
     ) -> Trainer:
-        """A `LocalTrainer` over a model folder, a checkpoint, a Hugging Face id or the starter recipe. ``shared`` samples instead
-        of the local engine, for at most so many ``episodes`` at once, of at most ``context`` tokens each (None: unknown)."""
-        import torch
-
-        from ajet_local.memory import return_freed, shape_of
-        from ajet_local.modeling import copy_in
-        from ajet_local.shared import SharedSampler
-        from ajet_local.trainer import LocalTrainer
+        """A `LocalTrainer` over a model folder, a checkpoint, a Hugging Face id or the starter recipe, for which the engine
+        ``apart`` samples, if there is one. Raises ConfigError for what does not fit the model or into memory."""
+        from ajet_local.blueprint import Blueprint
+        from ajet_local.memory import shape_of
 
         if self.torch_device().type == "cpu" and (load := crowded()):
             progress.say(f"load {load}: other programs compute, so this run takes longer")
         source = self.source(model, seed, progress)
         shape = shape_of(_base(source))
-        compute = self.computed_in(shape, progress, measured=not deterministic)
-        names = adapters.keys() if trained is None else adapters.keys() & set(trained)
-        keeps_first = train.reference is None and (
-            train.kl > 0 or not {"reference", "teacher"}.isdisjoint(needs)
-        )
-        demand = self._within_memory(
-            shape,
-            compute,
-            train,
-            adapters,
-            names,
-            progress,
-            keeps_first=keeps_first,
-            apart=shared is not None,
-            episodes=episodes,
-            context=context,
-        )
-        if deterministic:
-            os.environ.setdefault(
-                "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-            )  # cuBLAS is deterministic only with this setting
-            torch.use_deterministic_algorithms(True)
-        torch.manual_seed(seed)
-        whole = not adapters  # the model's own weights are trained, so they are float32
-        network, tokenizer, trained_adapters = self.load(
-            source, seed, adapters, torch.float32 if whole else compute
-        )
-        sampled, sampled_adapters = network, trained_adapters
-        if trained_adapters is not None and train.asynchronous:
-            # Sampling goes on during an update and must not see half of it.
-            sampled_adapters = trained_adapters.twin()
-            sampled = sampled_adapters.model
-        elif whole and shared is None and (train.asynchronous or compute != torch.float32):
-            sampled = copy_in(network, compute)
-        engine: LocalEngine | SharedSampler
-        if shared is None:
-            engine = self.local_engine(
-                sampled,
-                tokenizer,
-                sampled_adapters,
-                deterministic=deterministic,
-                cache_mib=max(demand.cache >> 20, 1),
-            )
-        else:
-            room = demand.cache // demand.shape.cached(1, compute.itemsize)
-            started = shared.build_shared(
-                str(_base(source)),
-                seed,
-                progress,
-                dtype=str(compute).removeprefix("torch."),
-                cache=demand.cache,
-                context=min(context or room, demand.shape.context, room),
-                ranks={name: lora.rank for name, lora in adapters.items()},
-            )
-            engine = SharedSampler(started, network, compute, trained_adapters)
-        trainer = LocalTrainer(
-            network,
-            tokenizer,
-            engine,
-            optimizer=self.optimizer,
-            weight_decay=train.weight_decay,
-            adam_epsilon=train.adam_epsilon,
-            max_grad_norm=train.max_grad_norm,
-            micro_batch_tokens=demand.tokens,
-            gradient_checkpointing=demand.training.checkpointing,
-            reference=_reference(
-                network,
-                tokenizer,
-                trained_adapters,
-                train,
-                seed,
-                progress,
-                dtype=compute,
-                keeps_first=keeps_first,
-            ),
-            adapters=trained_adapters,
-            trained=names,
-            critic="values" in needs,
-            autocast=compute if whole and compute != torch.float32 else None,
-        )
-        return_freed(network.device)
-        return trainer
-
-    def _within_memory(
-        self,
-        shape: Shape,
-        compute: torch.dtype,
-        train: TrainSettings,
-        adapters: Mapping[str, LoraSettings],
-        trained: Collection[str],
-        progress: Progress,
-        *,
-        keeps_first: bool,
-        apart: bool = False,
-        episodes: int | None = None,
-        context: int | None = None,
-    ) -> Demand:
-        """The job's demand, with a micro-batch, a cache and checkpointing that fit into memory. Raises ConfigError if it does
-        not fit."""
-        from ajet_local.memory import free_memory, resident, shape_of
-        from ajet_local.plan import CPU_TOKENS
-
-        device = self.torch_device()
-        limit = parse_size(self.memory_limit) if self.memory_limit else free_memory(device)
-        sizes = ModelSizes(
+        blueprint = Blueprint(
+            local=self,
+            source=source,
             shape=shape,
-            adapters={name: shape.adapter_parameters(a.rank, a.modules) for name, a in adapters.items()},
-            trained=trained,
-            reference=shape_of(_base(train.reference)) if train.reference else None,
-            keeps_first=keeps_first,
-            entropy=train.entropy > 0,
-            asynchronous=train.asynchronous,
-            quantized=self.quantize is not None,
+            compute=self.computed_in(shape, progress, measured=not deterministic),
+            train=train,
+            seed=seed,
+            deterministic=deterministic,
+            progress=progress,
+            needs=needs,
+            adapters=adapters,
+            trained=adapters.keys() if trained is None else adapters.keys() & set(trained),
+            apart=apart,
         )
-        program = resident() if self.memory_limit and device.type == "cpu" else 0
-        demand = self._demand(sizes, compute.itemsize, program, apart=apart)
-        if episodes is not None:
-            demand = replace(demand, cached=episodes * min(context or shape.context, shape.context))
-        demand = self._fitted(demand, limit, shared=device.type != "cuda")
-        if demand.total > limit:
-            raise refuse(demand, limit, "memory_limit" if self.memory_limit else f"free on {device}")
-        if demand.tokens < MOST_TOKENS or self.memory_limit:
-            again = ", computing activations twice" if demand.training.checkpointing else ""
-            # The cache is empty during updates, and mini-batches that share little are divided into smaller parts.
-            usual = replace(demand, tokens=min(demand.tokens, CPU_TOKENS), cache=0).total
-            expected = f"; about {format_size(usual)} in updates" if device.type == "cpu" else ""
-            progress.say(
-                f"memory: at most about {format_size(demand.total)} of {format_size(limit)}, with micro-batches of "
-                f"{demand.tokens} tokens{again} and {format_size(demand.cache)} for the engine's cache{expected}"
-            )
-        return demand
+        return blueprint.trainer()
 
-    def _demand(self, sizes: ModelSizes, number: int, program: int = 0, *, apart: bool) -> Demand:
+    def demand(self, sizes: ModelSizes, number: int, program: int = 0, *, apart: bool) -> Demand:
         """The job's demand before sizes are chosen; arguments as of `Demand.of`."""
         demand = Demand.of(sizes, number, program, eight_bits=self.optimizer == "adamw_8bit")
         return replace(demand, apart=apart)
 
-    def _fitted(self, demand: Demand, limit: int, *, shared: bool) -> Demand:
+    def fitted(self, demand: Demand, limit: int, *, shared: bool) -> Demand:
         """The demand with the sizes that are set, and others that fit beside them."""
         given = Given(
             tokens=self.micro_batch_tokens,
@@ -522,8 +400,8 @@ class Local(OnDevice, Backbone):
             images=lambda: False,  # there is no estimate for models that read them
         )
         apart = name != self.name
-        demand = replace(self._demand(sizes, number, apart=apart), cached=sizes.concurrency * sizes.context)
-        demand = self._fitted(demand, limit, shared=False)
+        demand = replace(self.demand(sizes, number, apart=apart), cached=sizes.concurrency * sizes.context)
+        demand = self.fitted(demand, limit, shared=False)
         return Layout(
             gpus=1,
             phases=tuple(Phase(title, parts, limit) for title, parts in demand.phases.items()),
@@ -581,36 +459,9 @@ def _described(model: str) -> Shape:
 
 def _base(source: str | Path) -> str | Path:
     """The base model of a checkpoint of adapters; any other source unchanged."""
-    from ajet_lora.adapters import base_of
-    from ajet_lora.folders import saved_adapters
+    from ajet_lora.adapters import base_model
 
-    saved = saved_adapters(source)
-    return base_of(next(iter(saved.values()))) if saved else source
-
-
-def _reference(
-    model: Any,
-    tokenizer: Any,
-    adapters: Adapters | None,
-    train: TrainSettings,
-    seed: int,
-    progress: Progress,
-    *,
-    dtype: torch.dtype,
-    keeps_first: bool,
-) -> Any:
-    """The frozen reference model in ``dtype``, for a KL penalty or as a teacher: ``train.reference``, else a copy of the initial
-    weights. None if the job needs none, or if its adapters leave the initial weights in place. Raises ConfigError for
-    a reference with another tokenizer."""
-    from ajet_local.export import load_whole
-    from ajet_local.modeling import copy_in
-
-    if train.reference is None:
-        return copy_in(model, dtype).requires_grad_(False) if keeps_first and adapters is None else None
-    source = model_source(train.reference, seed, progress)
-    reference, its_tokenizer = load_whole(source, device=model.device, dtype=dtype)
-    check_vocabulary(train.reference, its_tokenizer.get_vocab(), tokenizer.get_vocab())
-    return reference.requires_grad_(False)
+    return base_model(source)
 
 
 class LocalEnginePlugin(OnDevice, EnginePlugin):
