@@ -26,7 +26,7 @@ from ajet_lora.adapters import Adapters, base_model
 if TYPE_CHECKING:
     from ajet.backbones import LoraSettings, TrainSettings
     from ajet.interfaces.progress import Progress
-    from ajet_local.backbone import Local
+    from ajet_local.settings import LocalSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Apart:
 class Blueprint:
     """What a trainer is built from."""
 
-    local: Local
+    local: LocalSettings
     source: str | Path
     """A model folder, a checkpoint or a Hugging Face id."""
     shape: Shape
