@@ -21,9 +21,9 @@ from ajet import (
 from ajet.backbones import BFLOAT16, FLOAT32, JobSizes, Layout, Need, Phase
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
 from ajet_local.cpu import crowded
+from ajet_local.demand import format_size, parse_size
 from ajet_local.pretrained import Pretrained
 from ajet_local.settings import MOST_REQUESTS, LocalSettings, OnDevice
-from ajet_local.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
     import torch

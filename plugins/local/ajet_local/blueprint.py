@@ -12,14 +12,13 @@ import torch
 
 from ajet import EnginePlugin, model_source
 from ajet.backbones import ModelSizes, Need, Shape, check_vocabulary
-from ajet_local.demand import MOST_TOKENS, Demand, refuse
+from ajet_local.demand import MOST_TOKENS, Demand, format_size, parse_size, refuse
 from ajet_local.engine import LocalEngine
 from ajet_local.export import load_whole
 from ajet_local.memory import free_memory, resident, return_freed, shape_of
 from ajet_local.modeling import copy_in
 from ajet_local.plan import CPU_TOKENS
 from ajet_local.shared import SharedSampler
-from ajet_local.sizes import format_size, parse_size
 from ajet_local.trainer import LocalTrainer
 from ajet_lora.adapters import Adapters, base_model
 

@@ -12,8 +12,7 @@ from pydantic import Field, field_validator
 from ajet import Backbone, ConfigError, Plugin, model_source
 from ajet.backbones import ModelSizes
 from ajet_local.cpu import SMALL, bfloat16
-from ajet_local.demand import Demand, Given, fit
-from ajet_local.sizes import parse_size
+from ajet_local.demand import Demand, Given, fit, parse_size
 
 if TYPE_CHECKING:
     import torch

@@ -21,10 +21,9 @@ from ajet.types import AjetError, ConfigError  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.backbone import LocalEnginePlugin  # noqa: E402
 from ajet_local.blueprint import Blueprint  # noqa: E402
-from ajet_local.demand import LEAST_CACHED, USEFUL_TOKENS, Demand, Given, fit, refuse  # noqa: E402
+from ajet_local.demand import LEAST_CACHED, USEFUL_TOKENS, Demand, Given, fit, format_size, parse_size, refuse  # noqa: E402  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.memory import free_memory, out_of_memory, resident, shape_of, shape_of_model  # noqa: E402
-from ajet_local.sizes import format_size, parse_size  # noqa: E402
 from ajet_lora.adapters import Adapters  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
 
