@@ -64,7 +64,7 @@ ENGINES: Mapping[str, EngineKeys] = {
         },
     ),
 }
-"""verl's engines by ``backbone.verl.engine``; verl has others, which nobody has tried with AgentJet."""
+"""verl's engines by ``backbone.verl.engine``; its others, which never ran with AgentJet, are refused."""
 
 
 @dataclass(frozen=True, slots=True)
