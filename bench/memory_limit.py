@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ajet_local.sizes import parse_size
+from ajet_local.demand import parse_size
 
 GiB = 1 << 30
 AGENT = '''

@@ -56,7 +56,7 @@ def ajet_doctor() -> Iterable[tuple[str, str, str] | Finding]:
         found.append(
             Finding("load", load, "other programs compute, and runs beside them take longer", optional=True)
         )
-    from ajet_local.kernels import failing_kernels
+    from ajet_local.modeling import failing_kernels
 
     for name in failing_kernels():
         remedy = f"models with recurrent layers cannot be computed without an NVIDIA GPU while it is there: pip uninstall {name}"

@@ -1,35 +1,29 @@
-"""The `local` backbone and engine: their settings, and how a trainer is built from a model."""
+"""The `local` backbone and engine: how they run, what they need of a machine, and which engine samples."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
-
-from pydantic import Field, field_validator
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from ajet import (
     AjetError,
-    Backbone,
     ConfigError,
     Engine,
     EnginePlugin,
-    Plugin,
     Trainer,
     find_recipe,
-    model_source,
 )
-from ajet.backbones import BFLOAT16, FLOAT32, JobSizes, Layout, ModelSizes, Need, Phase, check_vocabulary
+from ajet.backbones import BFLOAT16, FLOAT32, JobSizes, Layout, Need, Phase
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
-from ajet_local.cpu import SMALL, bfloat16, crowded
-from ajet_local.demand import MOST_TOKENS, Demand, Given, fit, refuse
+from ajet_local.cpu import crowded
+from ajet_local.demand import format_size, parse_size
 from ajet_local.pretrained import Pretrained
-from ajet_local.sizes import format_size, parse_size
+from ajet_local.settings import MOST_REQUESTS, LocalSettings, OnDevice
 
 if TYPE_CHECKING:
     import torch
@@ -38,13 +32,8 @@ if TYPE_CHECKING:
     from ajet.backbones import Gpus, LoraSettings, Shape, TrainSettings, Vision
     from ajet.interfaces.engine import SharedEngine
     from ajet.interfaces.progress import Progress
-    from ajet_local.engine import LocalEngine
-    from ajet_local.shared import SharedSampler
-    from ajet_lora.adapters import Adapters
+    from ajet_local.blueprint import Apart
 
-Device = Literal["auto", "cpu", "cuda", "mps"]
-MOST_REQUESTS = {"cuda": 256, "cpu": 128}
-"""Default of `max_batch` by kind of device; 64 on others, and for models below `SMALL` on a CPU. The cache bounds them as well."""
 VLLM = "vllm"
 """The engine that samples faster on a GPU, in processes of its own."""
 VLLM_REQUESTS = 256
@@ -62,168 +51,7 @@ TOKEN_SECONDS = (0.07e-3, 0.45e-3)
 28 layers took 30 ms in the engine alone, and 65 ms in a job (bench/results/prove_h200.json): what `PASS_SECONDS` leave of these."""
 
 
-class OnDevice(Plugin):
-    """The settings that sampling and training share."""
-
-    device: Device = Field("auto", description="Device of the model; auto chooses cuda, else mps, else cpu.")
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto",
-        description="Data type of computations; auto: bfloat16 on cuda, and on a CPU that multiplies in it, from 10 million parameters "
-        "on; else float32. Trained weights and optimizer states are always float32.",
-    )
-    threads: int | None = Field(
-        None,
-        ge=1,
-        description="CPU threads of torch; default: one for a model below 10 million parameters, else torch chooses.",
-    )
-    max_batch: int | None = Field(
-        None,
-        ge=1,
-        description="Maximum requests that are sampled together; default: 64, on cuda 256, on a CPU 128 from 10 million parameters on.",
-    )
-    cache_mib: int | None = Field(
-        None,
-        ge=1,
-        description="Maximum MiB for keys and values while sampling; default: what training leaves, at most a quarter of "
-        "the memory, on a GPU half.",
-    )
-    quantize: Literal["4bit"] | None = Field(
-        None,
-        description="Store the weights below adapters with 4 bits each (NF4, as in QLoRA): about a quarter of bfloat16. Needs "
-        "bitsandbytes, and a lora in every target.",
-    )
-    prefill_tokens: int = Field(
-        1024,
-        ge=1,
-        description="Maximum prompt tokens in one forward pass of sampling; bounds how long other requests wait.",
-    )
-    memory_limit: str | None = Field(
-        None,
-        description="Maximum device memory of the job, such as 2GiB; a job that needs more is refused. "
-        "Default: the free memory.",
-    )
-
-    @field_validator("memory_limit", mode="before")
-    @classmethod
-    def _size(cls, value: Any) -> Any:
-        if value is not None:
-            parse_size(value)
-        return value if value is None else str(value)
-
-    def torch_device(self) -> torch.device:
-        """The device of the model."""
-        import torch
-
-        from ajet_local.modeling import default_device
-
-        return default_device() if self.device == "auto" else torch.device(self.device)
-
-    def computed_in(self, shape: Shape, progress: Progress, *, measured: bool = False) -> torch.dtype:
-        """The data type in which a model of this shape computes. On a CPU, the processor decides, and one line says so; see
-        `ajet_local.cpu.bfloat16`."""
-        import torch
-
-        if self.dtype != "auto":
-            return torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
-        kind = self.torch_device().type
-        if kind != "cpu" or shape.parameters < SMALL:
-            return torch.bfloat16 if kind == "cuda" else torch.float32
-        native, why = bfloat16(shape.hidden, shape.inner, measured=measured)
-        dtype = torch.bfloat16 if native else torch.float32
-        progress.say(f"computing in {str(dtype).removeprefix('torch.')}: {why}; backbone.local.dtype sets it")
-        return dtype
-
-    def source(self, model: str, seed: int, progress: Progress) -> str:
-        """What `model_source` finds or builds for a job's ``model``; torch has `threads` threads from then on. Raises ConfigError if
-        the device is not there."""
-        import torch
-
-        there = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
-        if self.device in there and not there[self.device]():
-            raise ConfigError(
-                "backbone.local.device",
-                f"{self.device}, but PyTorch {torch.__version__} finds no such device here. `auto` takes what there is; `ajet doctor` "
-                "lists it.",
-            )
-        if self.threads:
-            torch.set_num_threads(self.threads)
-        return model_source(model, seed, progress)
-
-    def load(
-        self,
-        source: str | Path,
-        seed: int,
-        adapters: Mapping[str, LoraSettings] | None,
-        dtype: torch.dtype,
-    ) -> tuple[Any, Any, Adapters | None]:
-        """Model, tokenizer and adapters, from a model folder, a checkpoint or a Hugging Face id.
-
-        ``adapters`` are the wanted ones: those that a checkpoint contains are loaded, others are new. None means
-        exactly those of the checkpoint. Raises ConfigError if the checkpoint has adapters, but none of the wanted ones.
-        """
-        import torch
-        from transformers.utils.logging import disable_progress_bar
-
-        from ajet_local.memory import share_heap
-        from ajet_local.modeling import load_model
-        from ajet_local.quantization import keep_exact
-        from ajet_lora.adapters import prepare
-        from ajet_lora.folders import saved_adapters
-
-        share_heap()
-        disable_progress_bar()  # a run shows its own progress
-        saved = saved_adapters(source)
-        if saved and adapters is not None and not saved.keys() & adapters.keys():
-            raise ConfigError(
-                "model",
-                f"{source} contains the adapters of {', '.join(saved)}, but no target of the job with a lora has such a "
-                "name. Rename the target, or merge them into a model: ajet export CHECKPOINT OUT.",
-            )
-        if self.quantize and not (saved if adapters is None else adapters):
-            raise ConfigError(
-                "backbone.local.quantize",
-                "weights of 4 bits cannot be trained, only adapters above them. Give every target a lora, or "
-                "remove the key.",
-            )
-        device = self.torch_device()
-        model, tokenizer = load_model(_base(source), device, dtype, four_bits=self.quantize == "4bit")
-        if not self.threads and device.type == "cpu" and model.num_parameters() < SMALL:
-            torch.set_num_threads(1)
-        prepared = prepare(model, saved, adapters, seed)
-        if self.quantize:
-            keep_exact(model)
-        return model, tokenizer, prepared
-
-    def local_engine(
-        self,
-        model: Any,
-        tokenizer: Any,
-        adapters: Adapters | None,
-        *,
-        deterministic: bool = False,
-        cache_mib: int | None = None,
-        context: int | None = None,
-    ) -> LocalEngine:
-        """A `LocalEngine` with these settings; ``cache_mib`` is the default of the setting of that name."""
-        from ajet_local.engine import LocalEngine
-
-        return LocalEngine(
-            model,
-            tokenizer,
-            context,
-            max_batch=self.max_batch or self._most_requests(model),
-            cache_mib=self.cache_mib or cache_mib,
-            prefill_tokens=self.prefill_tokens,
-            deterministic=deterministic,
-            adapters=adapters,
-        )
-
-    def _most_requests(self, model: Any) -> int:
-        kind = self.torch_device().type
-        return 64 if kind == "cpu" and model.num_parameters() < SMALL else MOST_REQUESTS.get(kind, 64)
-
-
-class Local(OnDevice, Backbone):
+class Local(LocalSettings):
     """Trains in this process, on a CPU or one GPU, with Hugging Face transformers."""
 
     name = "local"
@@ -234,25 +62,6 @@ class Local(OnDevice, Backbone):
         truncated_sampling=True,
         keys=OPTIONAL_KEYS,
         needs=frozenset(get_args(Need)),
-    )
-    engine: str = Field(
-        "auto",
-        description="What samples in training: local, in this process, or vllm, which sleeps on the same GPU during updates. "
-        "auto: vllm where it and CUDA are installed, else local.",
-    )
-    optimizer: Literal["adamw", "adamw_8bit"] = Field(
-        "adamw",
-        description="adamw_8bit stores AdamW's moments in 8 bits: a quarter of the memory. Needs bitsandbytes.",
-    )
-    micro_batch_tokens: int | None = Field(
-        None,
-        ge=1,
-        description="Maximum tokens of one forward pass in training; affects memory, not results. Default: at most 16384.",
-    )
-    gradient_checkpointing: bool | None = Field(
-        None,
-        description="Store only each layer's input and recompute the rest: less memory, more time. Default: only if the job does "
-        "not fit otherwise.",
     )
 
     def run(self, job: Job) -> RunResult:
@@ -273,6 +82,7 @@ class Local(OnDevice, Backbone):
 
     def _run(self, job: Job) -> RunResult:
         from ajet.backbones import train_job, trainer_of
+        from ajet_local.blueprint import Apart
         from ajet_local.modeling import reads_images
 
         config = job.config
@@ -285,17 +95,17 @@ class Local(OnDevice, Backbone):
             truncated=config.rollout.sampling.exact,
             images=lambda: reads_images(_base(self.source(job.model, config.run.seed, job.progress))),
         )
-        shared = None
+        apart = None
         if name != self.name:
-            shared = job.plugins.get(EnginePlugin, name, "backbone.local.engine")()
+            plugin = job.plugins.get(EnginePlugin, name, "backbone.local.engine")()
+            rollout = config.rollout
+            apart = Apart(plugin=plugin, episodes=rollout.concurrency, context=rollout.context_length)
             if self.engine == "auto":
                 job.progress.say(
                     f"sampling with {name}, which is faster on a GPU; backbone.local.engine=local samples in this process"
                 )
-        rollout = config.rollout
         own = replace(job, backbone=self)  # another backbone may run this one
-        trainer = trainer_of(own, shared=shared, episodes=rollout.concurrency, context=rollout.context_length)
-        return train_job(job, trainer)
+        return train_job(job, trainer_of(own, apart=apart))
 
     def _engine_name(
         self,
@@ -347,168 +157,32 @@ class Local(OnDevice, Backbone):
         needs: Collection[Need] = (),
         adapters: Mapping[str, LoraSettings] = MappingProxyType({}),
         trained: Collection[str] | None = None,
-        shared: EnginePlugin | None = None,
-        episodes: int | None = None,
-        context: int | None = None,
+        apart: Apart | None = None,
     ) -> Trainer:
-        """A `LocalTrainer` over a model folder, a checkpoint, a Hugging Face id or the starter recipe. ``shared`` samples instead
-        of the local engine, for at most so many ``episodes`` at once, of at most ``context`` tokens each (None: unknown)."""
-        import torch
-
-        from ajet_local.memory import return_freed, shape_of
-        from ajet_local.modeling import copy_in
-        from ajet_local.shared import SharedSampler
-        from ajet_local.trainer import LocalTrainer
+        """A `LocalTrainer` over a model folder, a checkpoint, a Hugging Face id or the starter recipe, for which the engine
+        ``apart`` samples, if there is one. Raises ConfigError for what does not fit the model or into memory."""
+        from ajet_local.blueprint import Blueprint
+        from ajet_local.memory import shape_of
 
         if self.torch_device().type == "cpu" and (load := crowded()):
             progress.say(f"load {load}: other programs compute, so this run takes longer")
         source = self.source(model, seed, progress)
         shape = shape_of(_base(source))
-        compute = self.computed_in(shape, progress, measured=not deterministic)
-        names = adapters.keys() if trained is None else adapters.keys() & set(trained)
-        keeps_first = train.reference is None and (
-            train.kl > 0 or not {"reference", "teacher"}.isdisjoint(needs)
-        )
-        demand = self._within_memory(
-            shape,
-            compute,
-            train,
-            adapters,
-            names,
-            progress,
-            keeps_first=keeps_first,
-            apart=shared is not None,
-            episodes=episodes,
-            context=context,
-        )
-        if deterministic:
-            os.environ.setdefault(
-                "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-            )  # cuBLAS is deterministic only with this setting
-            torch.use_deterministic_algorithms(True)
-        torch.manual_seed(seed)
-        whole = not adapters  # the model's own weights are trained, so they are float32
-        network, tokenizer, trained_adapters = self.load(
-            source, seed, adapters, torch.float32 if whole else compute
-        )
-        sampled, sampled_adapters = network, trained_adapters
-        if trained_adapters is not None and train.asynchronous:
-            # Sampling goes on during an update and must not see half of it.
-            sampled_adapters = trained_adapters.twin()
-            sampled = sampled_adapters.model
-        elif whole and shared is None and (train.asynchronous or compute != torch.float32):
-            sampled = copy_in(network, compute)
-        engine: LocalEngine | SharedSampler
-        if shared is None:
-            engine = self.local_engine(
-                sampled,
-                tokenizer,
-                sampled_adapters,
-                deterministic=deterministic,
-                cache_mib=max(demand.cache >> 20, 1),
-            )
-        else:
-            room = demand.cache // demand.shape.cached(1, compute.itemsize)
-            started = shared.build_shared(
-                str(_base(source)),
-                seed,
-                progress,
-                dtype=str(compute).removeprefix("torch."),
-                cache=demand.cache,
-                context=min(context or room, demand.shape.context, room),
-                ranks={name: lora.rank for name, lora in adapters.items()},
-            )
-            engine = SharedSampler(started, network, compute, trained_adapters)
-        trainer = LocalTrainer(
-            network,
-            tokenizer,
-            engine,
-            optimizer=self.optimizer,
-            weight_decay=train.weight_decay,
-            adam_epsilon=train.adam_epsilon,
-            max_grad_norm=train.max_grad_norm,
-            micro_batch_tokens=demand.tokens,
-            gradient_checkpointing=demand.training.checkpointing,
-            reference=_reference(
-                network,
-                tokenizer,
-                trained_adapters,
-                train,
-                seed,
-                progress,
-                dtype=compute,
-                keeps_first=keeps_first,
-            ),
-            adapters=trained_adapters,
-            trained=names,
-            critic="values" in needs,
-            autocast=compute if whole and compute != torch.float32 else None,
-        )
-        return_freed(network.device)
-        return trainer
-
-    def _within_memory(
-        self,
-        shape: Shape,
-        compute: torch.dtype,
-        train: TrainSettings,
-        adapters: Mapping[str, LoraSettings],
-        trained: Collection[str],
-        progress: Progress,
-        *,
-        keeps_first: bool,
-        apart: bool = False,
-        episodes: int | None = None,
-        context: int | None = None,
-    ) -> Demand:
-        """The job's demand, with a micro-batch, a cache and checkpointing that fit into memory. Raises ConfigError if it does
-        not fit."""
-        from ajet_local.memory import free_memory, resident, shape_of
-        from ajet_local.plan import CPU_TOKENS
-
-        device = self.torch_device()
-        limit = parse_size(self.memory_limit) if self.memory_limit else free_memory(device)
-        sizes = ModelSizes(
+        blueprint = Blueprint(
+            local=self,
+            source=source,
             shape=shape,
-            adapters={name: shape.adapter_parameters(a.rank, a.modules) for name, a in adapters.items()},
-            trained=trained,
-            reference=shape_of(_base(train.reference)) if train.reference else None,
-            keeps_first=keeps_first,
-            entropy=train.entropy > 0,
-            asynchronous=train.asynchronous,
-            quantized=self.quantize is not None,
+            compute=self.computed_in(shape, progress, measured=not deterministic),
+            train=train,
+            seed=seed,
+            deterministic=deterministic,
+            progress=progress,
+            needs=needs,
+            adapters=adapters,
+            trained=adapters.keys() if trained is None else adapters.keys() & set(trained),
+            apart=apart,
         )
-        program = resident() if self.memory_limit and device.type == "cpu" else 0
-        demand = self._demand(sizes, compute.itemsize, program, apart=apart)
-        if episodes is not None:
-            demand = replace(demand, cached=episodes * min(context or shape.context, shape.context))
-        demand = self._fitted(demand, limit, shared=device.type != "cuda")
-        if demand.total > limit:
-            raise refuse(demand, limit, "memory_limit" if self.memory_limit else f"free on {device}")
-        if demand.tokens < MOST_TOKENS or self.memory_limit:
-            again = ", computing activations twice" if demand.training.checkpointing else ""
-            # The cache is empty during updates, and mini-batches that share little are divided into smaller parts.
-            usual = replace(demand, tokens=min(demand.tokens, CPU_TOKENS), cache=0).total
-            expected = f"; about {format_size(usual)} in updates" if device.type == "cpu" else ""
-            progress.say(
-                f"memory: at most about {format_size(demand.total)} of {format_size(limit)}, with micro-batches of "
-                f"{demand.tokens} tokens{again} and {format_size(demand.cache)} for the engine's cache{expected}"
-            )
-        return demand
-
-    def _demand(self, sizes: ModelSizes, number: int, program: int = 0, *, apart: bool) -> Demand:
-        """The job's demand before sizes are chosen; arguments as of `Demand.of`."""
-        demand = Demand.of(sizes, number, program, eight_bits=self.optimizer == "adamw_8bit")
-        return replace(demand, apart=apart)
-
-    def _fitted(self, demand: Demand, limit: int, *, shared: bool) -> Demand:
-        """The demand with the sizes that are set, and others that fit beside them."""
-        given = Given(
-            tokens=self.micro_batch_tokens,
-            cache=self.cache_mib << 20 if self.cache_mib else None,
-            checkpointing=self.gradient_checkpointing,
-        )
-        return fit(demand, limit, given, shared=shared)
+        return blueprint.trainer()
 
     def layout(self, sizes: JobSizes, gpus: Gpus) -> Layout:
         """See `Backbone.layout`: engine and trainer in one process on one GPU."""
@@ -522,8 +196,8 @@ class Local(OnDevice, Backbone):
             images=lambda: False,  # there is no estimate for models that read them
         )
         apart = name != self.name
-        demand = replace(self._demand(sizes, number, apart=apart), cached=sizes.concurrency * sizes.context)
-        demand = self._fitted(demand, limit, shared=False)
+        demand = replace(self.demand(sizes, number, apart=apart), cached=sizes.concurrency * sizes.context)
+        demand = self.fitted(demand, limit, shared=False)
         return Layout(
             gpus=1,
             phases=tuple(Phase(title, parts, limit) for title, parts in demand.phases.items()),
@@ -581,36 +255,9 @@ def _described(model: str) -> Shape:
 
 def _base(source: str | Path) -> str | Path:
     """The base model of a checkpoint of adapters; any other source unchanged."""
-    from ajet_lora.adapters import base_of
-    from ajet_lora.folders import saved_adapters
+    from ajet_lora.adapters import base_model
 
-    saved = saved_adapters(source)
-    return base_of(next(iter(saved.values()))) if saved else source
-
-
-def _reference(
-    model: Any,
-    tokenizer: Any,
-    adapters: Adapters | None,
-    train: TrainSettings,
-    seed: int,
-    progress: Progress,
-    *,
-    dtype: torch.dtype,
-    keeps_first: bool,
-) -> Any:
-    """The frozen reference model in ``dtype``, for a KL penalty or as a teacher: ``train.reference``, else a copy of the initial
-    weights. None if the job needs none, or if its adapters leave the initial weights in place. Raises ConfigError for
-    a reference with another tokenizer."""
-    from ajet_local.export import load_whole
-    from ajet_local.modeling import copy_in
-
-    if train.reference is None:
-        return copy_in(model, dtype).requires_grad_(False) if keeps_first and adapters is None else None
-    source = model_source(train.reference, seed, progress)
-    reference, its_tokenizer = load_whole(source, device=model.device, dtype=dtype)
-    check_vocabulary(train.reference, its_tokenizer.get_vocab(), tokenizer.get_vocab())
-    return reference.requires_grad_(False)
+    return base_model(source)
 
 
 class LocalEnginePlugin(OnDevice, EnginePlugin):

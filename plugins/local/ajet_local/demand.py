@@ -7,13 +7,13 @@ the rest leaves, and activations are computed twice only where the job would not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ajet import ConfigError
 from ajet.backbones import ASLEEP, FLOAT32, ModelSizes, Shape, Training
-from ajet_local.sizes import format_size
 from ajet_trees.cost import LOGITS
 
 MOST_TOKENS, FEWEST_TOKENS = 16384, 256
@@ -236,3 +236,19 @@ def _changes(demand: Demand, limit: int) -> Iterator[tuple[str, Any]]:
             "a lora",
             lambda d: replace(d, training=replace(d.training, adapters=size, trained=size), reference=0),
         )
+
+
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes of a size such as ``2GiB``, ``512 MB`` or a plain number. Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?|)b?\s*", str(text).lower())
+    if match is None or float(match[1]) <= 0:
+        raise ValueError(f"{text!r} is not a size; write it like 2GiB or 512MiB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def format_size(size: float) -> str:
+    """Bytes as text, such as ``1.5 GiB`` or ``20 MiB``."""
+    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"

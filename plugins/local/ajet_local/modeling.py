@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import inspect
 import pickle
 from collections.abc import Iterator
@@ -12,13 +13,18 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    DynamicCache,
+)
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from ajet import AjetError
 from ajet.backbones import check_available
-from ajet_local.kernels import check_kernels
 from ajet_local.processors import vision_of
 from ajet_local.quantization import nf4
 from ajet_local.sight import ATTRIBUTE
@@ -197,3 +203,45 @@ def checked_source(name: str | Path) -> str:
 def first_line(error: Exception) -> str:
     """The first line of an error's message without a final period, or the name of its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+NEED_CUDA = {
+    "flash-linear-attention": "triton",
+    "fla-core": "triton",
+    "causal-conv1d": "",
+    "mamba-ssm": "",
+}
+"""Distributions whose kernels need an NVIDIA GPU, and with which transformers computes recurrent layers wherever it finds them; and
+without which other one they cannot be imported, so that they break nothing."""
+
+
+def recurrent(config: Any) -> bool:
+    """Whether a model with this configuration has layers that keep more of a context than keys and values."""
+    return any(hasattr(layer, "recurrent_states") for layer in DynamicCache(config=config).layers)
+
+
+def failing_kernels() -> list[str]:
+    """The installed distributions of `NEED_CUDA`, on a machine without CUDA."""
+    if torch.cuda.is_available():
+        return []
+    return [
+        name for name, with_ in NEED_CUDA.items() if _installed(name) and (not with_ or _installed(with_))
+    ]
+
+
+def check_kernels(source: str, config: Any) -> None:
+    """Raise AjetError if an installed package breaks the recurrent layers of a model with this configuration."""
+    broken = failing_kernels()
+    if broken and recurrent(config):
+        raise AjetError(
+            f"model {source}",
+            f"transformers computes its recurrent layers with {', '.join(broken)}, which fails without an NVIDIA GPU; torch computes "
+            f"them without it: pip uninstall {' '.join(broken)}",
+        )
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        return bool(importlib.metadata.version(distribution))
+    except importlib.metadata.PackageNotFoundError:
+        return False

@@ -2,17 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from ajet_local.batch import Batch
+import numpy as np
+import torch
+
+from ajet_local.cached_attention import Chunk, Decoding, Pass, forward
 from ajet_local.completion import Completion
 from ajet_local.kv_cache import KVLayout, Node, PrefixCache
-from ajet_local.sampling import sample
 from ajet_local.scheduler import Scheduler
 from ajet_local.seen import CachedFeatures
-from ajet_local.sight import Sight
-from ajet_local.slots import AHEAD, Slots
+from ajet_local.sight import Places, Sight
+from ajet_local.slots import AHEAD, Bank, Slots
+
+
+class Batch:
+    """A token for each completion in ``banks``, then the given number of tokens of each node in ``chunks``.
+
+    ``awaiting`` lists the completions whose context ends with a node and is not computed yet.
+    """
+
+    def __init__(
+        self, banks: Sequence[Bank], chunks: Mapping[Node, int], awaiting: Mapping[Node, Sequence[Completion]]
+    ) -> None:
+        self.banks = banks
+        self.running = [m for bank in banks for family in bank.taken for m in family.members if m]
+        self.chunks: list[Chunk] = []
+        self._size = len(self.running)
+        for node, count in chunks.items():
+            self.chunks.append(Chunk(node, count, self._size))
+            self._size += count
+        self.answered = list(self.running)
+        """The completions that get logits: the running ones, then those whose context this pass completes."""
+        self._last = list(range(len(self.running)))
+        for chunk in self.chunks:
+            if chunk.node.filled + chunk.count == len(chunk.node.ids):
+                waiting = awaiting.get(chunk.node, ())
+                self.answered += waiting
+                self._last += [chunk.span.stop - 1] * len(waiting)
+
+    def logits(self, model: Any, adapter: str | None, images: CachedFeatures | None) -> torch.Tensor:
+        """Run ``model``, whose active adapter is ``adapter``: float[len(answered), V]. Its attention stores keys and values in the
+        slots and nodes."""
+        sight = images.sight if images else None
+        ids = np.empty(self._size, dtype=np.int64)
+        found = Places(
+            np.empty((3 if sight and sight.mrope else 1, self._size), np.int64), np.full_like(ids, -1)
+        )
+        ids[: len(self.running)] = [c.next_token for c in self.running]
+        found.positions[:, : len(self.running)] = [c.length + c.shift for c in self.running]
+        for chunk in self.chunks:
+            node = chunk.node
+            ids[chunk.span] = node.ids[node.filled : node.filled + chunk.count]
+            if images:
+                of_chunk = images.places(chunk)
+                found.positions[:, chunk.span], found.rows[chunk.span] = of_chunk.positions, of_chunk.rows
+            else:
+                found.positions[0, chunk.span] = np.arange(chunk.count) + node.start + node.filled
+        decoding, start = [], 0
+        for bank in self.banks:
+            decoding.append(Decoding(bank, start))
+            start = decoding[-1].span.stop
+        device = model.device
+        tokens = torch.from_numpy(ids).to(device)
+        if images and (ids < 0).any():
+            features = images.features(adapter, dict.fromkeys(ids[ids < 0].tolist()))
+            tokens = images.sight.embedded(ids, found.rows, features)
+        positions = (
+            sight.positions(found.positions) if sight else torch.from_numpy(found.positions[0]).to(device)
+        )
+        return forward(
+            model,
+            tokens,
+            positions,
+            Pass(decoding, self.chunks),
+            torch.tensor(self._last, dtype=torch.long, device=device) if self.chunks else 0,
+        )
 
 
 class PackedScheduler(Scheduler):
@@ -69,7 +135,7 @@ class PackedScheduler(Scheduler):
             node = leaf
         completion.node = node
         if adapter not in self._lanes:
-            self._lanes[adapter] = _Lane(self)
+            self._lanes[adapter] = _Lane(self.layout, self.cache)
         self._lanes[adapter].admit(completion)
         return True
 
@@ -94,16 +160,20 @@ class PackedScheduler(Scheduler):
             self._lanes[completion.request.adapter].release(completion)
 
     def _step(self, adapter: str | None, lane: _Lane, version: int) -> None:
-        lane.step(version, adapter)
+        batch = lane.batch(self.prefill_tokens)
+        logits = batch.logits(self.model, adapter, self.images)
+        lane.advance(batch)
+        if batch.answered:
+            self._answer(batch.answered, logits, version)
+            lane.join(batch)
 
 
 class _Lane:
     """The batch of one adapter."""
 
-    def __init__(self, scheduler: PackedScheduler) -> None:
-        self.scheduler = scheduler
-        self.cache = scheduler.cache
-        self.slots = Slots(scheduler.layout)
+    def __init__(self, layout: KVLayout, cache: PrefixCache) -> None:
+        self.cache = cache
+        self.slots = Slots(layout)
         self.pending: dict[Node, list[Completion]] = {}
         """The nodes where uncomputed contexts end, oldest first, each with the completions that wait for it."""
 
@@ -149,33 +219,31 @@ class _Lane:
         self.pending.clear()
         self.slots.clear()
 
-    def step(self, version: int, adapter: str | None) -> None:
-        """Run one forward pass with the active adapter, and sample a token for each completion that gets logits."""
-        batch = Batch(self.slots.banks, self._chunks(), self.pending)
-        logits = batch.logits(self.scheduler.model, adapter, self.scheduler.images)
+    def batch(self, prefill_tokens: int) -> Batch:
+        """The next pass, with at most so many tokens of prompts."""
+        return Batch(self.slots.banks, self._chunks(prefill_tokens), self.pending)
+
+    def advance(self, batch: Batch) -> None:
+        """Record what a pass has computed."""
         self.slots.advance()
         for completion in batch.running:
             completion.length += 1
         for chunk in batch.chunks:
             chunk.node.filled += chunk.count
         self.pending = {node: waiting for node, waiting in self.pending.items() if not node.ready}
-        if not batch.answered:
-            return
-        drawn = sample(logits, [c.sampler for c in batch.answered])
-        for completion, one in zip(batch.answered, drawn, strict=True):
-            if completion.alive:
-                completion.add(one, version)
+
+    def join(self, batch: Batch) -> None:
+        """Let the completions whose context a pass has completed decode, unless their first token was also their last."""
         for completion in batch.answered[len(batch.running) :]:
             assert completion.node is not None
             if completion.alive:
                 completion.length = completion.node.end
                 self.slots.join(completion)
 
-    def _chunks(self) -> dict[Node, int]:
-        """How many tokens of which nodes the next pass computes, ancestors first. If not all fit, the oldest prompt gets
-        half of the tokens and the shortest ones the rest: no request waits forever, and few wait long."""
+    def _chunks(self, left: int) -> dict[Node, int]:
+        """How many tokens of which nodes the next pass computes, ancestors first, at most ``left``. If not all fit, the oldest prompt
+        gets half of the tokens and the shortest ones the rest: no request waits forever, and few wait long."""
         counts: dict[Node, int] = {}
-        left = self.scheduler.prefill_tokens
         queue = list(self.pending)
         if sum(map(_missing, queue)) > left:
             left -= _take(queue[0], left // 2, counts)

@@ -15,8 +15,7 @@ import torch
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
-from ajet_local.kernels import recurrent
-from ajet_local.modeling import with_cache
+from ajet_local.modeling import recurrent, with_cache
 
 
 def keeps_states(model: Any) -> bool:

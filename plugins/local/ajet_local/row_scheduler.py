@@ -20,7 +20,6 @@ from ajet.backbones import Int32
 from ajet_local.completion import Completion
 from ajet_local.row_cache import EMPTY, Row, Rows
 from ajet_local.rows import common_prefix
-from ajet_local.sampling import sample
 from ajet_local.scheduler import Scheduler
 from ajet_local.slots import AHEAD
 
@@ -202,10 +201,7 @@ class RowScheduler(Scheduler):
                     logits.append(found.expand(len(prompt.waiting), -1))
         if not answered:
             return
-        drawn = sample(torch.cat(logits), [c.sampler for c in answered])
-        for completion, one in zip(answered, drawn, strict=True):
-            if completion.alive:
-                completion.add(one, version)
+        self._answer(answered, torch.cat(logits), version)
         lane.prompts = [p for p in lane.prompts if p not in done]
         joining = []
         for prompt in done:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 
 from ajet_local.completion import Completion
+from ajet_local.sampling import sample
 from ajet_local.seen import CachedFeatures
 
 
@@ -87,6 +88,13 @@ class Scheduler(ABC):
             if not self._begin(completion, first):
                 self.waiting.appendleft(self.running.pop())
                 return
+
+    def _answer(self, completions: Sequence[Completion], logits: torch.Tensor, version: int) -> None:
+        """Sample the next token of each completion from its row of the logits [B, V]."""
+        drawn = sample(logits, [completion.sampler for completion in completions])
+        for completion, one in zip(completions, drawn, strict=True):
+            if completion.alive:
+                completion.add(one, version)
 
     @abstractmethod
     def _begin(self, completion: Completion, first: bool) -> bool:

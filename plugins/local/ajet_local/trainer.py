@@ -30,9 +30,8 @@ from ajet_local.modeling import (
     first_line,
 )
 from ajet_local.one_pass import check_rows
-from ajet_local.optimizers import OptimizerName, make_optimizer
+from ajet_local.optimizers import OptimizerName, make_optimizer, show_small_updates
 from ajet_local.plan import MicroBatch, plan, score, values
-from ajet_local.rounding import show_small_updates
 from ajet_local.shared import SharedSampler
 from ajet_local.sight import vision_of_model
 from ajet_local.tokens import TrainedTokens
@@ -103,7 +102,7 @@ class LocalTrainer:
     all) learns from the samples that name it, as if it were alone: it has its own gradient norm and optimizer state,
     and takes no step in a mini-batch without credit for it. The default reference is then the model without an adapter.
     ``autocast`` is the type of computations if the trained weights have a more precise one. In bfloat16, each
-    step moves the policy (`ajet_local.rounding`).
+    step moves the policy (`ajet_local.optimizers`).
 
     With ``critic``, each optimizer also trains a head that predicts values, for losses that need them (`ajet_local.critic`).
     Policy and values share the model: a critic of its own would take as much memory again as the model and its optimizer.

@@ -273,6 +273,12 @@ def base_of(adapter: Path) -> str:
     return str(base)
 
 
+def base_model(source: str | Path) -> str | Path:
+    """The base model of a checkpoint of adapters; any other source unchanged. Raises AjetError as `base_of`."""
+    saved = saved_adapters(source)
+    return base_of(next(iter(saved.values()))) if saved else source
+
+
 def load_merged(
     source: str | Path, target: str | None, load: Callable[[str], tuple[Any, Any]]
 ) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ajet import ConfigError
 from ajet.backbones import leaves, nearest, objective, platform_defaults, under
 from ajet_trinity.batches import Layout
-from ajet_trinity.keys import ALLOWED, FIXED, OPTIMIZER, REMOTE, put
+from ajet_trinity.settings import ALLOWED, FIXED, OPTIMIZER, REMOTE, put
 from ajet_trinity.spool import Spool
 
 if TYPE_CHECKING:

@@ -313,8 +313,7 @@ def router_replay(config: DictConfig) -> str:
     them while it samples, and rows carry them.
     """
     actor = config.actor_rollout_ref.actor
-    section = actor.get("megatron") or actor.get("veomni") or {}
-    found: str = section.get("router_replay", {}).get("mode", "disabled")
+    found: str = (actor.get("megatron") or {}).get("router_replay", {}).get("mode", "disabled")
     return found
 
 
@@ -328,8 +327,8 @@ def _check_router_replay(config: DictConfig, engine: str) -> None:
         )
     if records and mode != "R3":
         where = f"set backbone.verl.{ACTOR}.{engine}.router_replay.mode: R3, or remove the key"
-        if engine not in ("megatron", "veomni"):
-            where = "only verl's engines megatron and veomni do; set backbone.verl.engine, or remove the key"
+        if engine != "megatron":
+            where = "only verl's engine megatron does; set backbone.verl.engine, or remove the key"
         raise ConfigError(
             f"backbone.verl.{ROLLOUT}.enable_rollout_routing_replay: nothing would replay these experts: {where}."
         )

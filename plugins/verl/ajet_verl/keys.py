@@ -63,25 +63,8 @@ ENGINES: Mapping[str, EngineKeys] = {
             SEED: f"{ACTOR}.megatron.seed",
         },
     ),
-    "veomni": EngineKeys(
-        section="veomni",
-        sharing="ulysses_parallel_size",
-        renamed={FINAL_SHARE: None, EPSILON: None, GRAD_CLIP: None, SEED: f"{ACTOR}.veomni.seed"},
-    ),
-    "torchtitan": EngineKeys(
-        section="torchtitan",
-        sharing="tensor_parallel_size",
-        renamed={
-            SCHEDULE: None,
-            FINAL_SHARE: None,
-            EPSILON: None,
-            GRAD_CLIP: None,
-            SEED: f"{ACTOR}.torchtitan.seed",
-        },
-        defaults={f"{ACTOR}.optim.min_lr_factor": 1.0},  # a constant rate: decay_type has no such value
-    ),
 }
-"""verl's engines by ``backbone.verl.engine``."""
+"""verl's engines by ``backbone.verl.engine``; its others, which never ran with AgentJet, are refused."""
 
 
 @dataclass(frozen=True, slots=True)

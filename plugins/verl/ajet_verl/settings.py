@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from ajet import Backbone
 from ajet.backbones import nearest
-from ajet_verl.keys import SECTIONS
+from ajet_verl.keys import ENGINES, SECTIONS
 
 Mode = Literal["sync", "colocate_async", "separate_async"]
 
@@ -24,7 +24,7 @@ class VerlSettings(Backbone):
         description="When episodes run: sync, between updates; colocate_async, also while a step waits for its last episodes; "
         "separate_async, on separate GPUs. Default: sync, or colocate_async with train.asynchronous.",
     )
-    engine: Literal["dp", "megatron", "veomni", "torchtitan"] = Field(
+    engine: Literal["dp", "megatron"] = Field(
         "dp", description="Engine of the update: dp is FSDP; verl's `model_engine`."
     )
     runners: int = Field(
@@ -51,6 +51,13 @@ class VerlSettings(Backbone):
         description="End the run after this many seconds without progress: no episode waits for something else, and no "
         "micro-batch is trained.",
     )
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _supported_engine(cls, value: Any) -> Any:
+        if value not in tuple(ENGINES):
+            raise ValueError(f"verl's engine {value!r} is not supported; use {' or '.join(ENGINES)}")
+        return value
 
     @model_validator(mode="after")
     def _only_keys_of_verl(self) -> VerlSettings:

@@ -120,7 +120,7 @@ def test_a_small_model_stays_in_float32_and_says_nothing(on, model, tokenizer, t
 def test_a_deterministic_run_and_an_engine_alone_do_not_depend_on_a_measurement(
     on, model, tokenizer, tmp_path, monkeypatch, determinism
 ):
-    monkeypatch.setattr("ajet_local.backbone.SMALL", 0)
+    monkeypatch.setattr("ajet_local.settings.SMALL", 0)
     folder = saved(model, tokenizer, tmp_path)
     types = {}
     for gain in (0.5, 2.0):
@@ -139,7 +139,7 @@ def test_a_model_in_bfloat16_trains_the_weights_that_it_samples_with_also_with_s
     on, model, tokenizer, tmp_path, monkeypatch
 ):
     on("avx512_bf16")
-    monkeypatch.setattr("ajet_local.backbone.SMALL", 0)
+    monkeypatch.setattr("ajet_local.settings.SMALL", 0)
     trainer = made(saved(model, tokenizer, tmp_path), deterministic=False)
     assert trainer.model.dtype == torch.float32 and trainer.engine.model.dtype == torch.bfloat16
     ids = np.arange(5, 37, dtype=np.int32)

@@ -20,10 +20,10 @@ from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.types import AjetError, ConfigError  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.backbone import LocalEnginePlugin  # noqa: E402
-from ajet_local.demand import LEAST_CACHED, USEFUL_TOKENS, Demand, Given, fit, refuse  # noqa: E402
+from ajet_local.blueprint import Blueprint  # noqa: E402
+from ajet_local.demand import LEAST_CACHED, USEFUL_TOKENS, Demand, Given, fit, format_size, parse_size, refuse  # noqa: E402  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.memory import free_memory, out_of_memory, resident, shape_of, shape_of_model  # noqa: E402
-from ajet_local.sizes import format_size, parse_size  # noqa: E402
 from ajet_lora.adapters import Adapters  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
 
@@ -191,9 +191,23 @@ def test_the_backbone_accepts_it_on_a_card_of_80_gb_without_settings(tmp_path, t
     (tmp_path / "model.safetensors").write_bytes(b"not weights")
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (int(79.1 * GiB), int(79.6 * GiB)))
     local = Local(device="cuda")
-    shape, compute = shape_of(tmp_path), torch.bfloat16
-    found = local._within_memory(shape, compute, TrainSettings(), {}, (), Silent(), keeps_first=False)
-    assert local.computed_in(shape, Silent()) == compute
+    shape = shape_of(tmp_path)
+    blueprint = Blueprint(
+        local=local,
+        source=tmp_path,
+        shape=shape,
+        compute=torch.bfloat16,
+        train=TrainSettings(),
+        seed=0,
+        deterministic=False,
+        progress=Silent(),
+        needs=(),
+        adapters={},
+        trained=(),
+        apart=None,
+    )
+    found = blueprint.demand()
+    assert local.computed_in(shape, Silent()) == blueprint.compute
     assert found.training.number == 2 and found.training.whole and found.tokens >= USEFUL_TOKENS
     assert found.total <= 79.1 * GiB and found.cache >= 2 * found.least_cache
 

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from ajet_local.rounding import show_small_updates
+from ajet_local.optimizers import show_small_updates
 
 RATE = 3e-5
 """An eighth of half the distance between neighbours of a weight in [0.0625, 0.125), which is 2⁻¹² ≈ 2.4e-4."""

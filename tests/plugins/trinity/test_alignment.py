@@ -13,9 +13,9 @@ import yaml
 from ajet.job.config import TargetSettings, all_keys
 from ajet.types import ConfigError
 from ajet.utils.keys import under
-from ajet_trinity import keys
 from ajet_trinity.alignment import OURS, REFUSED, TABLE, Place, compose, describe
 from ajet_trinity.plugin import Trinity
+from ajet_trinity.settings import ALLOWED, put
 from tests.plugins.trinity.recorded import job_of
 
 DOCS = Path(__file__).parents[3] / "docs" / "trinity.md"
@@ -181,9 +181,9 @@ def test_trinity_knows_every_key_that_it_receives(tmp_path: Path) -> None:
                 check(type(getattr(instance, key)), value, f"{prefix}{key}.")
 
     check(Config, received(tmp_path, {"train": {"kl": 0.1, "entropy": 0.1}}), "")
-    for allowed in keys.ALLOWED:
+    for allowed in ALLOWED:
         tree: dict[str, Any] = {}
-        keys.put(tree, allowed, {})
+        put(tree, allowed, {})
         check(Config, tree, "")
 
 
@@ -192,5 +192,5 @@ def test_the_page_has_a_row_for_every_key() -> None:
     for row in TABLE:
         for name in (*row.ours, *row.trinity):
             assert f"`{name}`" in text, name
-    for name in (*OURS, *REFUSED, *keys.ALLOWED):
+    for name in (*OURS, *REFUSED, *ALLOWED):
         assert f"`{name}`" in text, name

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from ajet.types import AjetError, ConfigError, GenerateRequest, Sampling
-from ajet_trinity.group import Agent, task_of
-from ajet_trinity.served import ServedEngine
+from ajet_trinity.explorer import Agent, ServedEngine, task_of
 
 httpserver = pytest.importorskip("pytest_httpserver")
 from werkzeug import Request, Response  # noqa: E402

@@ -27,7 +27,7 @@ from ajet_local.engine import LocalEngine
 from ajet_verl.engine import VerlEngine
 from ajet_verl.images import INPUTS, VisionTower, seen, sees, unexpanded, vision_of
 from ajet_verl.rows import GroupRows, group_rows, padding
-from ajet_verl.trees import Trees
+from ajet_verl.workers import Trees
 from tests.plugins.local.test_images import model_of, pictures
 from tests.processors import part, picture
 from tests.processors import seen as shown

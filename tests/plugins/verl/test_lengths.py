@@ -75,8 +75,6 @@ def test_a_smaller_context_keeps_verls_micro_batch(tmp_path: Path) -> None:
         ("dp", {"ulysses_sequence_parallel_size": 4}),
         ("dp", {"fsdp_config": {"ulysses_sequence_parallel_size": 4}}),
         ("megatron", {"megatron": {"context_parallel_size": 4}}),
-        ("veomni", {"veomni": {"ulysses_parallel_size": 4}}),
-        ("torchtitan", {"torchtitan": {"tensor_parallel_size": 4}}),
     ],
 )
 def test_ranks_that_share_a_row_need_fewer_tokens_each(

@@ -21,8 +21,7 @@ from trinity.common.workflows import Workflow
 
 from ajet import ConfigError, Job
 from ajet.backbones import Episode, Timeline
-from ajet_trinity.group import Agent
-from ajet_trinity.served import ServedEngine
+from ajet_trinity.explorer import Agent, ServedEngine
 
 _agents: dict[tuple[Path, str], Agent] = {}
 """Of this process, by job file and address of the model."""
