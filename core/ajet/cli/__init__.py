@@ -30,7 +30,6 @@ from ajet.cli import (
     evaluate,
     export,
     list_runs,
-    models,
     new_plugin,
     plugins,
     run,
@@ -203,7 +202,6 @@ def _commands() -> TyperGroup:
     app.command("export")(export.export)
     app.add_typer(plugins.app, name="plugins")
     app.add_typer(new_plugin.app, name="plugin")
-    app.add_typer(models.app, name="model")
     app.add_typer(config.app, name="config")
     app.command("doctor")(doctor.doctor)
     app.command("docs")(docs.docs)

@@ -11,9 +11,8 @@ import pytest
 from ajet.services.scripted_engine import ScriptedEngine
 from ajet.types import GenerateRequest
 from ajet_local.backbone import LocalEnginePlugin
+from tests.cli.conftest import Folder
 from tests.tiny import save_tiny_model
-
-from .conftest import Folder
 
 WEATHER: dict[str, Any] = {
     "name": "get_weather",

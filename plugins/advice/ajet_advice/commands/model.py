@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ajet.runs.try_tools import Attempt
+    from ajet_advice.try_tools import Attempt
 
 app = typer.Typer(help="Try a model.", rich_markup_mode=None, no_args_is_help=True)
 
@@ -44,9 +44,9 @@ def try_model(
     from ajet.reports.progress import make_progress
     from ajet.rollout.settings import RolloutSettings
     from ajet.runs.runtime import make_chat, own_engine
-    from ajet.runs.try_tools import attempts, read_tools
     from ajet.types import Sampling
     from ajet.utils.asyncrun import run
+    from ajet_advice.try_tools import attempts, read_tools
 
     offered, requests = read_tools(tools)
     settings = validated(RolloutSettings, {"tool_prompt": tool_prompt}, "rollout")
