@@ -14,14 +14,16 @@ from ajet_rejudge.judging import Judged, Judging, judged_steps
 
 def judged_again(judge: Judge, run_dir: Path) -> str:
     """In words whether the episodes of a check can be judged anew, by asking the job's judge about them again."""
+    run = read_run(run_dir)
+    if run.job.get("judge") is None:
+        return "yes, by a judge that reads their responses and messages"
     told: list[Judged] = []
 
     def ended(step: Sequence[Judged]) -> None:
         told.extend(each for each in step if each.has_output)
 
-    run = read_run(run_dir)
-    settings, unjudged = RolloutSettings(**run.job["rollout"]), run.job.get("judge") is None
-    judged_steps(Judging(run, judge, settings, unjudged, current_progress().say), ended)
+    settings = RolloutSettings(**run.job["rollout"])
+    judged_steps(Judging(run, judge, settings, False, current_progress().say), ended)
     if not told:
         return "not known: no episode came to its end"
     if unknown := Counter(each.unknown for each in told if each.unknown):
