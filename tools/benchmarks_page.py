@@ -464,6 +464,21 @@ def verdict(found: Figures) -> Iterator[str]:
     return by_figure({"found": found}, rows)
 
 
+def rejudge(found: Figures) -> Iterator[str]:
+    rows = {
+        "holes whose first wrong step is named exactly": ("{found} of {of}", "8 of 8"),
+        "runs with the right judge in which one is named": ("{false}", "0"),
+        "tokens until the target, going on beside a new start, median of the holes": (
+            "{tokens_share:.1%}",
+            "60 %",
+        ),
+        "planted regressions that `ajet bisect` finds": ("{bisect_right} of 10", "9 of 10"),
+        "evaluations of checkpoints, of 32, at most": ("{bisect_evaluations}", "7"),
+        "seconds to rejudge 10,000 episodes": ("{seconds:.0f}", "120"),
+    }
+    return by_figure({"found": found}, rows)
+
+
 def forecast(found: Figures) -> Iterator[str]:
     rows = {
         "jobs of known fate whose first named cause is the true one, before or within a quarter of the run": (
@@ -543,6 +558,7 @@ AREAS = {
     "studio": Area(["studio"], studio),
     "forecast": Area(["forecast"], forecast),
     "verdict": Area(["verdict"], verdict),
+    "rejudge": Area(["rejudge"], rejudge),
     "credit": Area([f"credit_seed{seed}" for seed in SEEDS], credit),
 }
 """Name in the page's mark -> its table."""

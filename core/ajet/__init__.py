@@ -14,6 +14,7 @@ _WHERE = {
     "Algorithm": "interfaces.algorithm",
     "AnswerStore": "services.answers",
     "Backbone": "job.job",
+    "Bisected": "plugin_names",
     "ChatModel": "interfaces.engine",
     "ChatModelPlugin": "interfaces.engine",
     "Check": "api.results",
@@ -62,6 +63,7 @@ _WHERE = {
     "Unreadable": "services.llm_client",
     "WorkflowOutput": "types",
     "WorkflowPlugin": "interfaces.workflow",
+    "abisect": "plugin_names",
     "acheck": "api.jobs",
     "aevaluate": "api.jobs",
     "aforecast": "plugin_names",
@@ -69,6 +71,7 @@ _WHERE = {
     "arun": "api.jobs",
     "aselect_model": "api.selection",
     "atune_prompt": "api.prompts",
+    "bisect": "plugin_names",
     "breakpoint": "utils.breakpoints",
     "check": "api.jobs",
     "dpo": "api.jobs",
@@ -160,12 +163,15 @@ if TYPE_CHECKING:
     from ajet.plugin_names import AgentJetJob as AgentJetJob
     from ajet.plugin_names import AjetTuner as AjetTuner
     from ajet.plugin_names import BaseJudge as BaseJudge
+    from ajet.plugin_names import Bisected as Bisected
     from ajet.plugin_names import Forecast as Forecast
     from ajet.plugin_names import Rejudged as Rejudged
     from ajet.plugin_names import Workflow as Workflow
     from ajet.plugin_names import WorkflowTask as WorkflowTask
+    from ajet.plugin_names import abisect as abisect
     from ajet.plugin_names import aforecast as aforecast
     from ajet.plugin_names import arejudge as arejudge
+    from ajet.plugin_names import bisect as bisect
     from ajet.plugin_names import forecast as forecast
     from ajet.plugin_names import rejudge as rejudge
     from ajet.runs.train import train_job as train_job

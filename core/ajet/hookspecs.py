@@ -94,6 +94,12 @@ def ajet_doctor() -> Iterable[tuple[str, str, str] | Finding]:  # type: ignore[e
 
 
 @hookspec
+def ajet_check(judge: Judge, run_dir: Path) -> Iterable[tuple[str, str]]:  # type: ignore[empty-body]
+    """Rows for the page of `ajet check`: (what, found). Its episodes have ended and are in the run folder; ``judge`` is the job's. An
+    exception is a row, too."""
+
+
+@hookspec
 def ajet_capture_install(capture: Capture) -> Callable[[], None]:  # type: ignore[empty-body]
     """Capture begins in this process: change a framework's package, if it must be, so that it says which
     agent calls (`ajet.interfaces.helpers` has `replaced` and `when_imported`), and return what undoes it. An exception is a warning."""

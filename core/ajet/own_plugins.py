@@ -40,7 +40,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
         "command": "data",
         "reader": "environment generated gymnasium huggingface jsonl random reasoning_gym traces",
     },
-    "rejudge": {"command": "rejudge", "name": "Rejudged arejudge rejudge"},
+    "rejudge": {"command": "bisect rejudge", "name": "Bisected Rejudged abisect arejudge bisect rejudge"},
     "studio": {"command": "studio"},
     "tinker": {"backbone": "tinker", "engine": "tinker"},
     "trinity": {"backbone": "trinity"},

@@ -10,8 +10,11 @@ from ajet_migrate.earlier.programs import AjetTuner as AjetTuner
 from ajet_migrate.earlier.programs import BaseJudge as BaseJudge
 from ajet_migrate.earlier.programs import Workflow as Workflow
 from ajet_migrate.earlier.programs import WorkflowTask as WorkflowTask
+from ajet_rejudge.api import Bisected as Bisected
 from ajet_rejudge.api import Rejudged as Rejudged
+from ajet_rejudge.api import abisect as abisect
 from ajet_rejudge.api import arejudge as arejudge
+from ajet_rejudge.api import bisect as bisect
 from ajet_rejudge.api import rejudge as rejudge
 
 def find_spec(name: str) -> ModuleSpec | None: ...

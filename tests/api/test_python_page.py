@@ -58,17 +58,20 @@ def test_the_page_names_every_function_of_the_api() -> None:
         name for name in dir(ajet) if getattr(ajet, name).__module__.startswith(("ajet.api.", "ajet_"))
     ]
     functions = [name for name in functions if name.islower()]
-    assert len(functions) == 20
+    assert len(functions) == 22
     assert [name for name in functions if f"ajet.{name}" not in PAGE] == []
 
 
 def test_the_module_shows_its_public_names_only() -> None:
     assert {"run", "evaluate", "Judge", "Run"} <= set(ajet.__all__)
     assert set(dir(ajet)) - set(ajet.__all__) == {
+        "Bisected",
         "Forecast",
         "Rejudged",
+        "abisect",
         "aforecast",
         "arejudge",
+        "bisect",
         "forecast",
         "rejudge",
     }

@@ -67,6 +67,7 @@ def page(job: Job, report: Report) -> str:
     if report.differs is not None:
         why = f"no: {report.differs}; rollout.fork would discard its forks" if report.differs else "yes"
         rows.append(("repeats itself", why))
+    rows += report.rows
     if report.memory:
         rows.append(
             (

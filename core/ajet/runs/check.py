@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ajet.capture.process.install import Installed
 from ajet.capture.process.uncaptured import REMEDY, Missed
@@ -138,6 +139,8 @@ class Report:
     """What the recipe of the model that answered says of it, if it knows little else."""
     differs: str | None = None
     """What is different when an episode runs again with the same answers: empty if nothing is, None if all failed."""
+    rows: Sequence[tuple[str, str]] = ()
+    """(what, found), of plugins."""
 
 
 def check(job: Job, engine: Engine, *, tasks: int, group_size: int) -> Report:
@@ -154,7 +157,18 @@ def check(job: Job, engine: Engine, *, tasks: int, group_size: int) -> Report:
         warnings.append((f"forks would be discarded: {differs}", Failure(FailureKind.DIVERGED).remedy))
     if why := learns_nothing(job.config.rollout.group_size, job.algorithm):
         warnings.append(("`ajet run` refuses this job", f"rollout.group_size: {why}"))
-    return replace(report, warnings=warnings, differs=differs)
+    return replace(
+        report, warnings=warnings, differs=differs, rows=list(_rows_of_plugins(job, report.run_dir))
+    )
+
+
+def _rows_of_plugins(job: Job, run_dir: Path) -> Iterator[tuple[str, str]]:
+    for implementation in job.plugins.manager.hook.ajet_check.get_hookimpls():
+        try:
+            rows: Any = implementation.function
+            yield from rows(judge=job.judge, run_dir=run_dir)
+        except Exception as error:
+            yield implementation.plugin_name, f"its ajet_check failed: {type(error).__name__}: {error}"
 
 
 async def examined(

@@ -1,4 +1,4 @@
-"""`ajet.rejudge`: what `ajet rejudge` does, with objects in place of names."""
+"""`ajet.rejudge` and `ajet.bisect`: what the commands of these names do, with objects in place of names."""
 
 from __future__ import annotations
 
@@ -18,17 +18,22 @@ from ajet.backbones import (
     find_run,
     import_from_here,
     job_layers,
+    job_of,
     lay_object,
+    load_plugins,
+    prepared,
     read_run,
     run_credit,
     shown_or_not,
 )
 from ajet.interfaces.progress import Progress
 from ajet_rejudge import clean as clean_folder
+from ajet_rejudge.bisecting import Bisection, Rates, bisected
+from ajet_rejudge.case import check_judge, check_of, recorded_task
 from ajet_rejudge.changes import Changes
 from ajet_rejudge.credit import Crediting, crediting
 from ajet_rejudge.judging import Judged, Judging, judged_steps
-from ajet_rejudge.report import FILE, line_of, page, write
+from ajet_rejudge.report import FILE, bisection_page, line_of, page, write
 
 
 class Rejudged:
@@ -80,17 +85,87 @@ def rejudge(
 arejudge = awaitable(rejudge)
 
 
+class Bisected:
+    """What `ajet.bisect` found. Printed, it is the page that the command prints."""
+
+    def __init__(self, found: Bisection) -> None:
+        self.found = found
+
+    @property
+    def steps(self) -> tuple[int, int] | None:
+        """The step after which the behaviour is not there yet, and the one after which it is; None if no step of the run taught it."""
+        return self.found.steps
+
+    @property
+    def episodes(self) -> Sequence[str]:
+        """The ids of the episodes between these steps that show the behaviour and were rewarded."""
+        return [name for group in self.found.groups for name in group.rewarded]
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """All figures, as `ajet bisect --json` prints them."""
+        return self.found.as_dict()
+
+    def __str__(self) -> str:
+        return bisection_page(self.found)
+
+    def __repr__(self) -> str:
+        return f"<Bisected steps {self.steps}, {len(self.found.evaluated)} models evaluated>"
+
+
+@anywhere
+def bisect(
+    run: AnyPath,
+    task: str,
+    judge: AnyJudge | None = None,
+    *,
+    must: str | None = None,
+    must_not: str | None = None,
+    rare: float = 0.1,
+    often: float = 0.5,
+    error: float = 0.05,
+    episodes: int = 64,
+    progress: bool = True,
+) -> Bisected:
+    """Find the checkpoint of a run that first fails a check, as `ajet bisect` does, and the episodes that were rewarded for it.
+
+    ``run`` is a run folder, or a folder of runs, whose newest one is meant. ``task`` is the id of one of its tasks, or a unique
+    part of it. The check is a ``judge``, which passes an episode with a reward of 0.5 or more, a text that an answer ``must``
+    have, or one that it ``must_not``. A checkpoint fails if it fails in at least ``often`` of its episodes, and passes if it
+    does in at most ``rare``; if each is one of both, ``error`` is the highest probability that a verdict is wrong. ``episodes``
+    are the most of one checkpoint. Raises AjetError.
+    """
+    check, rates = check_of(judge, must, must_not), Rates(rare, often, error, episodes)
+    with shown_or_not(progress) as lines:
+        return Bisected(bisected_run(Path(run).expanduser(), task, check, rates, lines))
+
+
+abisect = awaitable(bisect)
+
+
+def bisected_run(path: Path, task: str, check: AnyJudge, rates: Rates, progress: Progress) -> Bisection:
+    """What a bisection of a run finds. Raises AjetError."""
+    import_from_here()
+    rates.check()
+    run = read_run(_own_folder(path))
+    recorded = recorded_task(run, task)
+    # Nothing is trained, so no backbone is needed.
+    layers = job_of(
+        {"job": run.dir / "job.yaml"}, {"backbone": "debug", "task.validation": None}, "ajet bisect"
+    )
+    unjudged = not layers.values.get("judge")
+    lay_object(layers, "judge", check, "judge=")
+    with prepared(layers, progress, read_tasks=recorded is None) as job:
+        check_judge(job.judge)
+        found = recorded or next((each for each in job.tasks if each.id == task), None)
+        if found is None:
+            raise ConfigError(f"task= {task}", "is not in the journal, nor by this id among the job's tasks.")
+        return bisected(job, run, found, rates, unjudged=unjudged)
+
+
 def judged_anew(path: Path, judge: Any, progress: Progress, clean: Path | None = None) -> Changes:
     """What changes in a run; ``clean`` as in `rejudge`. Raises AjetError."""
     import_from_here()
-    folder = find_run(path)
-    for name in (JOURNAL, "job.yaml"):
-        if (folder / name).is_symlink():
-            raise ConfigError(
-                f"{folder / name}", "is a link, which is not followed. Name the run folder itself."
-            )
-    if not (folder / "job.yaml").is_file():
-        raise ConfigError(f"{folder}", "has no job.yaml, so it is not known how its episodes were judged.")
+    folder = _own_folder(path)
     layers = job_layers(folder / "job.yaml")
     unjudged = not layers.values.get("judge")
     if unjudged and judge is None:
@@ -138,3 +213,16 @@ def judged_anew(path: Path, judge: Any, progress: Progress, clean: Path | None =
             "trained, so their signs are not certain"
         )
     return changes
+
+
+def _own_folder(path: Path) -> Path:
+    """The run folder that a path names. Raises ConfigError if its journal or job are links, or it has no job."""
+    folder = find_run(path)
+    for name in (JOURNAL, "job.yaml"):
+        if (folder / name).is_symlink():
+            raise ConfigError(
+                f"{folder / name}", "is a link, which is not followed. Name the run folder itself."
+            )
+    if not (folder / "job.yaml").is_file():
+        raise ConfigError(f"{folder}", "has no job.yaml, so it is not known how its episodes were judged.")
+    return folder

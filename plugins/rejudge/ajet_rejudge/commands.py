@@ -1,4 +1,4 @@
-"""``ajet rejudge``: what a wrong judge taught."""
+"""``ajet rejudge``: what a wrong judge taught. ``ajet bisect``: which checkpoint first does what it must not."""
 
 from __future__ import annotations
 
@@ -39,3 +39,50 @@ def rejudge(
     with make_progress() as progress:
         found = judged_anew(run, judge, progress, clean)
     print(json.dumps(found.as_dict(), default=str) if as_json else page(found))
+
+
+def bisect(
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run folder, or a folder of runs, whose newest run is meant."),
+    ],
+    task: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="The id of one of its tasks, or a unique part of it."),
+    ],
+    judge: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A judge that an episode passes with a reward of 0.5 or more."),
+    ] = None,
+    must: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="A text that must be in an answer.")
+    ] = None,
+    must_not: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="A text that must not be in an answer.")
+    ] = None,
+    rare: Annotated[
+        float, typer.Option(help="A checkpoint passes if at most this share of its episodes fails.")
+    ] = 0.1,
+    often: Annotated[float, typer.Option(help="It fails if at least this share does.")] = 0.5,
+    error: Annotated[
+        float, typer.Option(help="The highest probability that one of the verdicts is wrong.")
+    ] = 0.05,
+    episodes: Annotated[int, typer.Option(metavar="N", help="The most episodes of one checkpoint.")] = 64,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Find the checkpoint of a run that first fails a check on a task, and the episodes that were rewarded for it.
+
+    The check is --judge, --must or --must-not. The checkpoints are bisected: at most log2 of them and 2 are evaluated, each with
+    as few episodes as a sequential test needs."""
+    import json
+
+    from ajet.backbones import make_progress
+    from ajet_rejudge.api import bisected_run
+    from ajet_rejudge.bisecting import Rates
+    from ajet_rejudge.case import check_of
+    from ajet_rejudge.report import bisection_page
+
+    with make_progress() as progress:
+        check = check_of(judge, must, must_not)
+        found = bisected_run(run, task, check, Rates(rare, often, error, episodes), progress)
+    print(json.dumps(found.as_dict()) if as_json else bisection_page(found))

@@ -1,4 +1,4 @@
-"""What `ajet rejudge` prints, and the file that it writes beside the journal."""
+"""What `ajet rejudge` and `ajet bisect` print, and the file that the first writes beside the journal."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from ajet.backbones import readable, table, writing
+from ajet_rejudge.bisecting import Bisection, model_name
 from ajet_rejudge.changes import Changes, StepChange
 from ajet_rejudge.clean import last_clean
 from ajet_rejudge.judging import Judged
@@ -152,3 +153,42 @@ def _not_judged(changes: Changes) -> str:
     if changes.failed:
         lines.append(f"not judged again: {changes.failed:,}, which failed before there was anything to judge")
     return "\n".join(lines)
+
+
+def bisection_page(found: Bisection) -> str:
+    """The whole text of `ajet bisect`."""
+    rows = [("model", "fail", "episodes", "verdict")]
+    for each in sorted(found.evaluated, key=lambda each: each.step):
+        verdict = "fails" if each.shows else "passes"
+        rows.append((model_name(each.step), str(each.shown), str(each.episodes), verdict))
+    lines = [f"{readable(found.run.name)}: {readable(found.task)} {readable(found.check)}"]
+    if found.steps:
+        clean, shown = found.steps
+        between = (
+            f"{clean + 1}"
+            if shown == clean + 1
+            else f"{clean + 1} to {shown}, between which no checkpoint is"
+        )
+        lines.append(f"taught by {'step' if shown == clean + 1 else 'the steps'} {between}")
+    rates = found.rates
+    told = (
+        f"If each model fails in at most {rates.rare:.0%} or at least {rates.often:.0%} of its episodes, a verdict is wrong with a "
+        f"probability of at most {rates.error:.0%}."
+    )
+    parts = ["\n".join([*lines, *found.notes]), table(rows), told, _rewarding(found)]
+    parts.append(f"its episodes: {shlex.join(['ajet', 'show', str(found.run_dir)])}")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _rewarding(found: Bisection) -> str:
+    if not found.steps:
+        return ""
+    if not found.groups:
+        return f"none of {found.sampled:,} episodes of these steps was rewarded for it"
+    rows = [("rewarded for it", "fail", "episodes", "such as")]
+    rows += [
+        (readable(each.group), str(each.shown), str(each.episodes), readable(each.rewarded[0]))
+        for each in found.groups[:SHOWN]
+    ]
+    more = len(found.groups) - SHOWN
+    return table(rows) + (f"\nand {more:,} more groups" if more > 0 else "")

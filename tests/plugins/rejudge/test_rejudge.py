@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from ajet.learning.filters import OverLong
 from ajet.types import EpisodeView, JudgeOutput, Task
 from tests.plugins.audit.conftest import everything
 from tests.plugins.audit.test_forks import FORKED, steady, varied
-from tests.plugins.rejudge.conftest import MakeRun, fixed
+from tests.plugins.rejudge.conftest import MakeRun, fixed, once
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -249,3 +251,45 @@ def test_a_run_whose_workflow_gave_the_rewards_needs_a_judge(recorded: MakeRun) 
     with pytest.raises(ajet.ConfigError, match=r"judge= is missing|judge=: is missing"):
         judged_anew(folder)
     assert judged_anew(folder, fixed).changed == 0
+
+
+class Counts(ajet.Judge):
+    """Each verdict is another one."""
+
+    name = "counts"
+
+    async def judge(self, task: Task, output: Any, episode: EpisodeView) -> JudgeOutput:
+        return JudgeOutput(float(next(COUNTER)))
+
+
+COUNTER = itertools.count()
+
+
+def reads_files(task: Task, output: Any) -> float:
+    return float(len(output.files))
+
+
+@pytest.mark.parametrize(
+    ("judge", "told"),
+    [
+        ("fixed", "yes"),
+        (
+            "reads_files",
+            "no: 4 of 4 episodes could not, as the judge reads output.files, which the journal does not have",
+        ),
+        ("counts", "yes, but the judge says something else of 4 of 4 episodes when it is asked again"),
+    ],
+)
+def test_a_check_says_whether_a_run_could_be_judged_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judge: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "answers.yaml").write_text('- {say: "right"}\n')
+    found = ajet.check(
+        workflow=once,
+        tasks=[{"query": "a"}],
+        judge={"fixed": fixed, "reads_files": reads_files, "counts": Counts()}[judge],
+        answers="answers.yaml",
+        progress=False,
+    )
+    assert re.search(rf"^can be rejudged +{re.escape(told)}$", str(found), re.M)
