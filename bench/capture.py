@@ -52,7 +52,7 @@ from ajet.capture.respond import Reply
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Session, current_session
 from ajet.capture.targets import Target
-from ajet.capture.wires import Answer
+from ajet.interfaces.wire import Answer
 from ajet.interfaces.workflow import LoadedWorkflow
 from ajet.plugins import load_plugins
 from ajet.rollout.episode import EpisodeRunner, Plan

@@ -43,7 +43,10 @@ import numpy as np
 import openai
 
 import ajet
-from ajet.backbones import job_of, prepared, read_run, shown_or_not, train_job
+from ajet import train_job
+from ajet.api.jobs import shown_or_not
+from ajet.reports.folder import read_run
+from ajet.runs.jobs import job_of, prepared
 from ajet.testing import ScriptedEngine
 from ajet_audit.files import Folder
 from ajet_audit.steps import Audit

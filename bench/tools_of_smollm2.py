@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from unseen_tools import REQUESTS, TALK, TOOLS, TRIED, Request
 
-from ajet.backbones import Chat, GenerateRequest, Sampling, normalise
-from ajet.interfaces.engine import Engine
+from ajet.chat.messages import normalise
+from ajet.chat.renderer import Chat
+from ajet.interfaces.engine import Engine, GenerateRequest, Sampling
 
 CALL_TOKENS, ANSWER_TOKENS = 96, 64
 

@@ -13,8 +13,8 @@ import httpx2
 import openai
 from google import genai
 
-from ajet.capture.wires import Answer, ChatRequest, Piece, Refused, Wire
 from ajet.chat.messages import canonical, normalise
+from ajet.interfaces.wire import Answer, ChatRequest, Piece, Refused, Wire
 
 REPLY_IDS = ("aa01", "bb02", "cc03", "dd04", "ee05")
 CALL: dict[str, Any] = {

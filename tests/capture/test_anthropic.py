@@ -10,8 +10,8 @@ import anthropic
 import pytest
 from pydantic import BaseModel
 
-from ajet.capture.wires import Refused
 from ajet.capture.wires.anthropic import AnthropicMessages
+from ajet.interfaces.wire import Refused
 
 from .served import CALL, CALL_2, Served, events_of, identities, said
 

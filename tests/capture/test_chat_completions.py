@@ -16,9 +16,9 @@ import pytest
 import ajet
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.targets import Target
-from ajet.capture.wires import ChatRequest, Refused
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.chat_completions import ChatCompletions
+from ajet.interfaces.wire import ChatRequest, Refused
 from ajet.testing import ScriptedEngine, logprob_of
 from ajet.tracker.timelines import timelines
 from tests import tokenizers

@@ -13,10 +13,11 @@ import httpx
 import openai
 import pytest
 
-from ajet.capture.wires import Refused, TooLong, Wire, anthropic, responses
+from ajet.capture.wires import anthropic, responses
 from ajet.capture.wires.anthropic import AnthropicMessages
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.capture.wires.responses import Responses
+from ajet.interfaces.wire import Refused, TooLong, Wire
 from ajet.testing import ScriptedEngine
 from ajet.tracker.breaks import find_breaks
 from ajet.tracker.timelines import timelines

@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 
-from ajet.capture.wires import Refused
 from ajet.capture.wires.completions import Completions
+from ajet.interfaces.wire import Refused
 
 from .served import Served, said
 

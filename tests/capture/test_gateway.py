@@ -34,7 +34,7 @@ from ajet.capture.gateway.server import Gateway
 from ajet.capture.process.garbage import rare_full_collections
 from ajet.capture.process.install import install
 from ajet.capture.session import Session
-from ajet.capture.wires import Refused
+from ajet.interfaces.wire import Refused
 from ajet.interfaces.workflow import EpisodeEndpoint
 from ajet.testing import ScriptedEngine
 from tests.engines import Meeting, Waiting, with_patience

@@ -15,9 +15,9 @@ from google.genai import errors, types
 
 from ajet.capture.respond import find_wire
 from ajet.capture.sampling import SamplingPolicy
-from ajet.capture.wires import Refused, TooLong
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.google import GenerateContent, StreamGenerateContent
+from ajet.interfaces.wire import Refused, TooLong
 from ajet.testing import ScriptedEngine
 from ajet.tracker.timelines import timelines
 from tests.patience import PATIENCE

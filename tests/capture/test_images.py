@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ajet.capture.targets import Target
-from ajet.capture.wires import Refused
 from ajet.capture.wires.anthropic import AnthropicMessages
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.capture.wires.responses import Responses
 from ajet.chat.messages import images_of
+from ajet.interfaces.wire import Refused
 from ajet.testing import ScriptedEngine
 from tests.processors import picture, url, vision
 

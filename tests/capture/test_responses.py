@@ -10,8 +10,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from ajet.capture.wires import Answer, Refused
 from ajet.capture.wires.responses import Responses, _logprobs
+from ajet.interfaces.wire import Answer, Refused
 from ajet.testing import ScriptedEngine
 
 from .served import CALL, CALL_2, Served, events_of, identities, said

@@ -23,9 +23,9 @@ from ajet.capture.respond import respond
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Session
 from ajet.capture.targets import Target
-from ajet.capture.wires import ChatRequest, Piece
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.chat.renderer import Chat
+from ajet.interfaces.wire import ChatRequest, Piece
 from ajet.testing import ScriptedEngine
 from ajet.tracker.timelines import timelines
 from tests import tokenizers

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
-from ajet.capture.wires import Answer, ChatRequest, Refused, Wire
 from ajet.capture.wires.anthropic import AnthropicMessages
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.chat_completions import ChatCompletions
@@ -21,6 +20,7 @@ from ajet.capture.wires.completions import Completions
 from ajet.capture.wires.google import GenerateContent
 from ajet.capture.wires.responses import Responses
 from ajet.chat.messages import BadMessage, normalise, normalise_tools
+from ajet.interfaces.wire import Answer, ChatRequest, Refused, Wire
 from ajet.testing import ScriptedEngine
 from tests.patience import PATIENCE
 from tests.properties import drawn, examples

@@ -14,10 +14,10 @@ from ajet.capture.answers import Answerer
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Session
 from ajet.capture.targets import Target
-from ajet.capture.wires import ChatRequest
 from ajet.chat.finished import sampled_in
 from ajet.chat.messages import spoken, thoughts
 from ajet.chat.renderer import Chat
+from ajet.interfaces.wire import ChatRequest
 from ajet.testing import ScriptedEngine
 from ajet.tracker.timelines import timelines
 from ajet.types import AjetError

@@ -15,8 +15,8 @@ from ajet.capture.answers import Answerer
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Session
 from ajet.capture.targets import Target
-from ajet.capture.wires import ChatRequest
 from ajet.chat.renderer import Chat
+from ajet.interfaces.wire import ChatRequest
 from ajet.testing import ScriptedEngine, logprob_of
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import GenerateRequest

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from ajet.capture.targets import Target
-from ajet.capture.wires import ChatRequest, Refused
 from ajet.chat.renderer import Increment
+from ajet.interfaces.wire import ChatRequest, Refused
 from ajet.learning.batch import Selection
 from ajet.learning.filters import DiscardedAttempts, Repetition
 from ajet.rollout.episode import Episode, Plan

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ajet.capture.wires import Refused
 from ajet.chat.renderer import Chat
+from ajet.interfaces.wire import Refused
 from ajet.tracker.breaks import find_breaks
 from tests import harmony, templates
 from tests.tracker.harness import ADD, U2, S, Script, U, user

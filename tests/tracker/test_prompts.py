@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ajet.capture.wires import Refused
+from ajet.interfaces.wire import Refused
 from ajet.tracker.breaks import CAUSES, find_breaks
 from ajet.tracker.timelines import timelines
 from ajet.types import AjetError, GenerateRequest

@@ -15,11 +15,11 @@ from ajet.capture.off_loop import off_loop
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.stream_buffer import StreamBuffer
 from ajet.capture.targets import Target
-from ajet.capture.wires import Answer, ChatRequest, Refused
 from ajet.chat.images import Images
 from ajet.chat.renderer import Chat
 from ajet.chat.streaming import stop_at
 from ajet.interfaces.engine import Engine
+from ajet.interfaces.wire import Answer, ChatRequest, Refused
 from ajet.tracker.call import Call, Exchange, Message
 from ajet.tracker.record import check_generation, joined_kept
 from ajet.types import (

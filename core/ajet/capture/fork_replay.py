@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from ajet.capture.replies import Form, Replies, difference, request_of
-from ajet.capture.wires import Refused
 from ajet.chat.renderer import Chat
+from ajet.interfaces.wire import Refused
 from ajet.tracker.call import Call, Exchange
 from ajet.tracker.record import EpisodeRecord
 

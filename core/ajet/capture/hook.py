@@ -27,9 +27,9 @@ from ajet.capture.portal import Portal
 from ajet.capture.refusals import Refusal, Refusals
 from ajet.capture.respond import Reply, caller, find_wire, refuse, respond
 from ajet.capture.session import Session, current_session, is_key, threads_without_session
-from ajet.capture.wires import Refused, Wire
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.capture.wires.unanswered import Unanswered, find_unanswered
+from ajet.interfaces.wire import Refused, Wire
 from ajet.types import AjetError
 
 log = logging.getLogger("ajet")

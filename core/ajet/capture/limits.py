@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ajet.capture.wires import ChatRequest, Refused, TooLong
 from ajet.chat.renderer import Chat
+from ajet.interfaces.wire import ChatRequest, Refused, TooLong
 
 LARGE_BODY = 1 << 16
 """Bytes up to which parsing and rendering a request is quick, whatever it contains."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ajet.capture.wires import Refused
 from ajet.chat.messages import BadMessage, canonical_tool_arguments, normalise, spoken, text_of
+from ajet.interfaces.wire import Refused
 
 T = TypeVar("T")
 RECORD_AGAIN = "Undo the change, or record again."

@@ -17,7 +17,7 @@ from ajet.capture.limits import LARGE_BODY
 from ajet.capture.off_loop import off_loop
 from ajet.capture.refusals import Refusal
 from ajet.capture.session import Session
-from ajet.capture.wires import Answer, ChatRequest, Events, PathWire, Piece, Refused, Wire
+from ajet.interfaces.wire import Answer, ChatRequest, Events, PathWire, Piece, Refused, Wire
 from ajet.utils.ids import new_id
 
 log = logging.getLogger("ajet")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ajet.capture.wires import ChatRequest
+from ajet.interfaces.wire import ChatRequest
 from ajet.types import Sampling
 
 LEAST_TOP_P = 1e-6

@@ -39,12 +39,12 @@ from ajet.capture.stream_buffer import Emit, StreamBuffer
 from ajet.capture.structured import check_schema, check_wanted, is_free, misfit
 from ajet.capture.targets import Target, choose_target
 from ajet.capture.unseen import told_of_unseen
-from ajet.capture.wires import Answer, ChatRequest, Refused, TooLong
 from ajet.chat.images import with_data
 from ajet.chat.messages import BadMessage, normalise_tools
 from ajet.chat.renderer import Chat
 from ajet.chat.streaming import stop_of
 from ajet.interfaces.engine import ChatModelFailed
+from ajet.interfaces.wire import Answer, ChatRequest, Refused, TooLong
 from ajet.tracker.call import Call, Exchange, Message, recognise
 from ajet.tracker.prompt import TAIL, as_sent, make_prompt
 from ajet.tracker.record import EpisodeRecord, as_ids, merging_key

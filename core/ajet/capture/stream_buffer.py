@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ajet.capture.wires import Piece
 from ajet.chat.streaming import Kind, Reader, stop_at
 from ajet.chat.texts import partial
+from ajet.interfaces.wire import Piece
 from ajet.types import AjetError
 
 Emit = Callable[[Piece], None]

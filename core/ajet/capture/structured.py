@@ -12,7 +12,7 @@ from typing import Any
 
 from ajet.capture.json_schema import BadSchema, make_schema
 from ajet.capture.off_loop import off_loop
-from ajet.capture.wires import Answer, ChatRequest, Refused
+from ajet.interfaces.wire import Answer, ChatRequest, Refused
 
 
 def check_wanted(request: ChatRequest) -> None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 
 from ajet.capture.answers import logprobs_for_client
 from ajet.capture.judge_calls import JudgeCall
-from ajet.capture.wires import Answer, Refused
+from ajet.interfaces.wire import Answer, Refused
 from ajet.types import AjetError, ConfigError, FinishReason, Task
 from ajet.utils.files import write_whole
 

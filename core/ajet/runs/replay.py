@@ -13,8 +13,8 @@ from typing import Any
 from ajet.capture.context import without_endpoints
 from ajet.capture.judge_calls import JudgeCall
 from ajet.capture.replies import Form, NotRecorded, Replies, difference, request_of
-from ajet.capture.wires import Answer, Refused
 from ajet.chat.messages import BadMessage, normalise
+from ajet.interfaces.wire import Answer, Refused
 from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.rollout.episode import Episode, Plan

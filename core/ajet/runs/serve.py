@@ -19,10 +19,10 @@ from ajet.capture.process.garbage import rare_full_collections
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.session import Session
 from ajet.capture.targets import Target
-from ajet.capture.wires import Wire
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.interfaces.engine import Engine, EnginePlugin
 from ajet.interfaces.progress import Progress
+from ajet.interfaces.wire import Wire
 from ajet.job.arguments import SET
 from ajet.plugins import load_plugins, validated
 from ajet.rollout.settings import RolloutSettings

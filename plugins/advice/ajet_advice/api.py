@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ajet.backbones import (
-    AnyJudge,
-    AnyPath,
-    AnyTasks,
-    FewEpisodes,
-    anywhere,
-    awaitable,
-    prepared,
-    shown_or_not,
-)
+from ajet.api.calling import anywhere, awaitable
+from ajet.api.jobs import AnyJudge, AnyPath, AnyTasks, shown_or_not
+from ajet.api.results import FewEpisodes
+from ajet.runs.jobs import prepared
 from ajet_advice.forecast.figures import Forecast as Figures
 from ajet_advice.given import forecast_layers, forecasted
 from ajet_advice.page import page

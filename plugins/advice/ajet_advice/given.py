@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ajet import Backbone, ConfigError, Engine, Job, Trainer
-from ajet.backbones import Layers, checking_engine, job_of, parse_gpus, trainer_of
+from ajet.estimate.devices import parse_gpus
+from ajet.job.config import Layers
+from ajet.runs.jobs import checking_engine, job_of
+from ajet.runs.runtime import trainer_of
 from ajet_advice.forecast.figures import Forecast
 from ajet_advice.forecast.forecast import Asked, forecast
 from ajet_advice.forecast.steps import probe

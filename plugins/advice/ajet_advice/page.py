@@ -7,7 +7,9 @@ import shlex
 from collections.abc import Iterator
 
 from ajet import Job
-from ajet.backbones import Interval, spread, table, warnings_of
+from ajet.runs.check import spread, warnings_of
+from ajet.utils.terminal import table
+from ajet.utils.wilson import Interval
 from ajet_advice.forecast.figures import Forecast
 
 

@@ -10,20 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ajet import Algorithm, Backbone, ConfigError, find_recipe, model_source
-from ajet.backbones import (
-    GIB,
-    Gpus,
-    JobConfig,
-    JobSizes,
-    Layers,
-    Layout,
-    Shape,
-    UnknownFamily,
-    build_backbone,
-    build_plugin,
-    read_shape,
-)
+from ajet.estimate.devices import GIB, Gpus
+from ajet.estimate.layout import JobSizes, Layout
+from ajet.estimate.shape import Shape, UnknownFamily, read_shape
 from ajet.interfaces.progress import current_progress
+from ajet.job.config import JobConfig, Layers
+from ajet.job.parts import build_backbone, build_plugin
 from ajet_advice.cost import Cost
 from ajet_advice.speed import Speed, speed
 

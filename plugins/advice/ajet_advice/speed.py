@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ajet.backbones import QUANTIZED, Device, JobSizes, Layout
+from ajet.estimate.devices import Device
+from ajet.estimate.layout import JobSizes, Layout
+from ajet.estimate.memory import QUANTIZED
 
 OPERATIONS_USED = (0.25, 0.55)
 """Lowest and highest share of a GPU's operations that training and long prompts usually reach."""

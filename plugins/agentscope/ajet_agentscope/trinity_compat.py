@@ -65,7 +65,8 @@ def _compared(response: str, truth: str) -> float:
 @functools.cache
 def _judge() -> Judge:
     """The judge, open: it keeps the processes that compare expressions."""
-    from ajet.backbones import build_plugin, job_layers
+    from ajet.job.layers import job_layers
+    from ajet.job.parts import build_plugin
 
     try:
         judge = build_plugin(job_layers(None), Judge, {"type": "math"}, "MathBoxedRewardFn")

@@ -18,7 +18,7 @@ def audit(
     """Check a finished run from its files alone: every sampled token is trained once, or excluded by a rule.
 
     The exit code is 1 if anything is unexplained."""
-    from ajet.backbones import find_run
+    from ajet.reports.folder import find_run
     from ajet_audit.files import Folder
     from ajet_audit.report import as_json, describe
     from ajet_audit.steps import Audit

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ajet.backbones import with_tool_prompt
+from ajet.chat.tool_prompt import with_tool_prompt
 from ajet_audit.journal import Call, Episode
 
 Message = dict[str, Any]

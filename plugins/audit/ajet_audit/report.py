@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ajet.backbones import table
+from ajet.utils.terminal import table
 from ajet_audit.steps import Audit
 
 SHOWN = 50

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ajet.backbones import signal_group
 from ajet.interfaces.helpers import called
 from ajet.interfaces.workflow import WorkflowFailed
+from ajet.utils.process_group import signal_group
 from ajet_commands.bounds import Bounds, resident
 
 MOST_ANSWER = 1 << 20

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ajet.backbones import to_its_end
 from ajet.interfaces.workflow import EpisodeEndpoint
+from ajet.utils.threads import to_its_end
 from ajet_commands.privileges import filter_of_calls, give, unused_id
 
 IN_SANDBOX = Path("/tmp/ajet-episode")

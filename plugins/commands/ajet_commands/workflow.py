@@ -20,11 +20,12 @@ from typing import Any, Literal, Self
 from pydantic import ByteSize, Field, field_validator, model_validator
 
 from ajet import Task, WorkflowOutput
-from ajet.backbones import current_session, to_its_end
+from ajet.capture.session import current_session
 from ajet.interfaces.base import Count, PathOrName, Seconds
 from ajet.interfaces.prompts import Prompts, current_prompts
 from ajet.interfaces.service import looks_secret, own_python
 from ajet.interfaces.workflow import Tuner, WorkflowFailed, WorkflowPlugin
+from ajet.utils.threads import to_its_end
 from ajet_commands.bounds import Bounds
 from ajet_commands.folders import below, collect, copy_folder, remove_folder, write_files
 from ajet_commands.placeholders import check_placeholders, field_of, fill, has_placeholder, values_of

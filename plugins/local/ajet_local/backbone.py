@@ -18,8 +18,9 @@ from ajet import (
     Trainer,
     find_recipe,
 )
-from ajet.backbones import BFLOAT16, FLOAT32, JobSizes, Layout, Need, Phase
-from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
+from ajet.estimate.layout import JobSizes, Layout, Phase
+from ajet.estimate.memory import BFLOAT16, FLOAT32
+from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, Need, RunResult
 from ajet_local.cpu import crowded
 from ajet_local.demand import format_size, parse_size
 from ajet_local.pretrained import Pretrained
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
     import torch
 
     from ajet import Job
-    from ajet.backbones import Gpus, LoraSettings, Shape, TrainSettings, Vision
+    from ajet.estimate.devices import Gpus
+    from ajet.estimate.shape import Shape
     from ajet.interfaces.engine import SharedEngine
     from ajet.interfaces.progress import Progress
+    from ajet.interfaces.vision import Vision
+    from ajet.learning.settings import LoraSettings, TrainSettings
     from ajet_local.blueprint import Apart
 
 VLLM = "vllm"
@@ -81,7 +85,8 @@ class Local(LocalSettings):
             ) from error
 
     def _run(self, job: Job) -> RunResult:
-        from ajet.backbones import train_job, trainer_of
+        from ajet import train_job
+        from ajet.runs.runtime import trainer_of
         from ajet_local.blueprint import Apart
         from ajet_local.modeling import reads_images
 

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ajet import EnginePlugin, model_source
-from ajet.backbones import ModelSizes, Need, Shape, check_vocabulary
+from ajet.estimate.layout import ModelSizes
+from ajet.estimate.shape import Shape
+from ajet.interfaces.backbone import Need
+from ajet.job.models import check_vocabulary
 from ajet_local.demand import MOST_TOKENS, Demand, format_size, parse_size, refuse
 from ajet_local.engine import LocalEngine
 from ajet_local.export import load_whole
@@ -23,8 +26,8 @@ from ajet_local.trainer import LocalTrainer
 from ajet_lora.adapters import Adapters, base_model
 
 if TYPE_CHECKING:
-    from ajet.backbones import LoraSettings, TrainSettings
     from ajet.interfaces.progress import Progress
+    from ajet.learning.settings import LoraSettings, TrainSettings
     from ajet_local.settings import LocalSettings
 
 

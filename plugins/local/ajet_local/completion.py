@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ajet.backbones import Float32, GenerateRequest, Generation, GenerationDelta, Int32, Kept
+from ajet.interfaces.engine import Float32, GenerateRequest, Generation, GenerationDelta, Int32, Kept
 from ajet_local.kv_cache import Node
 from ajet_local.sampling import Drawn, Sampler
 

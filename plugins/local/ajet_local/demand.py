@@ -13,7 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ajet import ConfigError
-from ajet.backbones import ASLEEP, FLOAT32, ModelSizes, Shape, Training
+from ajet.estimate.devices import ASLEEP
+from ajet.estimate.layout import ModelSizes
+from ajet.estimate.memory import FLOAT32, Training
+from ajet.estimate.shape import Shape
 from ajet_trees.cost import LOGITS
 
 MOST_TOKENS, FEWEST_TOKENS = 16384, 256

@@ -18,8 +18,15 @@ import torch
 from transformers import DynamicCache
 
 from ajet import AjetError
-from ajet.backbones import Float32, GenerateRequest, Generation, GenerationDelta, Image, Int32
-from ajet.interfaces.engine import room_for
+from ajet.interfaces.engine import (
+    Float32,
+    GenerateRequest,
+    Generation,
+    GenerationDelta,
+    Image,
+    Int32,
+    room_for,
+)
 from ajet_local.completion import Completion
 from ajet_local.memory import free_memory
 from ajet_local.modeling import context_length as model_context_length

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ajet import Recipe
 
 if TYPE_CHECKING:
-    from ajet.backbones import Batch, Chat, Sample
+    from ajet.chat.renderer import Chat
+    from ajet.interfaces.backbone import Batch, Sample
     from ajet.interfaces.progress import Progress
     from ajet_local.starter.transcripts import Transcript
 
@@ -38,8 +39,8 @@ class FineTuned(Recipe):
 
     def samples(self, chat: Chat, transcript: Transcript) -> Sequence[Sample]:
         """The samples that `ajet sft` makes of a chat: all answers of the assistant are trained."""
-        from ajet.backbones import Transcript as Finished
-        from ajet.backbones import samples_of
+        from ajet.learning.sft import Transcript as Finished
+        from ajet.learning.sft import samples_of
 
         return samples_of(chat, Finished(transcript.messages, transcript.tools))
 
@@ -57,7 +58,7 @@ class FineTuned(Recipe):
         import torch
         from transformers.utils.logging import disable_progress_bar
 
-        from ajet.backbones import cached
+        from ajet.job.models import cached
 
         base = cached(self.base(), seed, progress)
         disable_progress_bar()  # a recipe reports its own progress
@@ -72,7 +73,7 @@ class FineTuned(Recipe):
         import torch
         from transformers import AutoModelForCausalLM
 
-        from ajet.backbones import make_chat
+        from ajet.runs.runtime import make_chat
         from ajet_local.cpu import native_bfloat16
         from ajet_local.engine import LocalEngine
         from ajet_local.modeling import load_tokenizer
@@ -114,7 +115,7 @@ class FineTuned(Recipe):
 
     def _batch(self, chat: Chat, transcripts: Sequence[Transcript], step: int, steps: int) -> Batch:
         """One optimizer step, from 1."""
-        from ajet.backbones import sft_batch
+        from ajet.learning.sft import sft_batch
 
         samples = [sample for transcript in transcripts for sample in self.samples(chat, transcript)]
         falling = 1 - (1 - self.lowest_rate) * (step - 1) / steps

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ajet.backbones import Int32
+from ajet.interfaces.engine import Int32
 
 
 @dataclass(frozen=True, slots=True)

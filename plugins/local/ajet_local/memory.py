@@ -17,7 +17,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import AutoConfig
 
 from ajet import AjetError
-from ajet.backbones import USABLE, Shape
+from ajet.estimate.devices import USABLE
+from ajet.estimate.shape import Shape
 from ajet_local.modeling import checked_source, first_line, model_class
 from ajet_local.row_cache import EMPTY, Rows, keeps_states
 

@@ -24,7 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from ajet import AjetError
-from ajet.backbones import check_available
+from ajet.job.models import check_available
 from ajet_local.processors import vision_of
 from ajet_local.quantization import nf4
 from ajet_local.sight import ATTRIBUTE

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from ajet import AjetError
-from ajet.backbones import GenerateRequest, Int32, Sample, Sampling
+from ajet.interfaces.backbone import Sample
+from ajet.interfaces.engine import GenerateRequest, Int32, Sampling
 from ajet_local.completion import Completion
 from ajet_local.modeling import first_line
 from ajet_local.packed_scheduler import PackedScheduler

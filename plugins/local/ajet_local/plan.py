@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ajet.backbones import Float32, Need, Sample, pack, split
+from ajet.interfaces.backbone import Need, Sample
+from ajet.interfaces.engine import Float32
+from ajet.learning.packing import pack, split
 from ajet_local.critic import ValueHead
 from ajet_local.rows import micro_batches, padded_size, shares_prefixes, trained_tokens
 from ajet_local.tokens import TrainedTokens

@@ -11,8 +11,8 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 from transformers.utils import has_file
 
 from ajet import AjetError
-from ajet.backbones import Vision
 from ajet.interfaces.progress import current_progress
+from ajet.interfaces.vision import Vision
 
 _FILES = ("processor_config.json", "preprocessor_config.json")
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ajet.backbones import Int32
+from ajet.interfaces.engine import Int32
 from ajet_local.completion import Completion
 from ajet_local.row_cache import EMPTY, Row, Rows
 from ajet_local.rows import common_prefix

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from ajet.backbones import Int32, Need, Sample, together
+from ajet.interfaces.backbone import Need, Sample
+from ajet.interfaces.engine import Int32
+from ajet.learning.pairs import together
 from ajet_local.critic import ValueHead
 from ajet_local.modeling import checkpointed_layers, with_cache
 from ajet_local.row_cache import keeps_states

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ajet.backbones import Sampling
+from ajet.interfaces.engine import Sampling
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 
-from ajet.backbones import Image
+from ajet.interfaces.engine import Image
 from ajet_local.cached_attention import Chunk
 from ajet_local.completion import Completion
 from ajet_local.sight import Placed, Places, Sight, images_in, places

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from ajet import Backbone, ConfigError, Plugin, model_source
-from ajet.backbones import ModelSizes
+from ajet.estimate.layout import ModelSizes
 from ajet_local.cpu import SMALL, bfloat16
 from ajet_local.demand import Demand, Given, fit, parse_size
 
 if TYPE_CHECKING:
     import torch
 
-    from ajet.backbones import LoraSettings, Shape
+    from ajet.estimate.shape import Shape
     from ajet.interfaces.progress import Progress
+    from ajet.learning.settings import LoraSettings
     from ajet_local.engine import LocalEngine
     from ajet_lora.adapters import Adapters
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ajet.backbones import Float32, GenerateRequest, Generation, GenerationDelta, Int32
-from ajet.interfaces.engine import SharedEngine
+from ajet.interfaces.engine import Float32, GenerateRequest, Generation, GenerationDelta, Int32, SharedEngine
 
 if TYPE_CHECKING:
     from ajet_lora.adapters import Adapters

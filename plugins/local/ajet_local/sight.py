@@ -16,7 +16,9 @@ import numpy.typing as npt
 import torch
 
 from ajet import AjetError
-from ajet.backbones import Image, Images, Int32, Vision
+from ajet.chat.images import Images
+from ajet.interfaces.engine import Image, Int32
+from ajet.interfaces.vision import Vision
 
 Int64 = npt.NDArray[np.int64]
 ATTRIBUTE = "ajet_vision"

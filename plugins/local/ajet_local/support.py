@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from ajet import AjetError
-from ajet.backbones import LoraSettings, Sample
+from ajet.interfaces.backbone import Sample
+from ajet.learning.settings import LoraSettings
 from ajet_local.engine import LocalEngine
 from ajet_local.memory import shape_of_model
 from ajet_local.modeling import first_line, model_class

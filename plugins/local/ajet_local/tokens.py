@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ajet.backbones import Float32, LossTokens, Need, Sample, pair_numbers
+from ajet.interfaces.backbone import LossTokens, Need, Sample
+from ajet.interfaces.engine import Float32
+from ajet.learning.pairs import pair_numbers
 from ajet_local.critic import ValueHead
 from ajet_trees.cost import LOGITS
 from ajet_trees.head import Predictions, Support

@@ -17,8 +17,8 @@ import torch
 from safetensors import SafetensorError
 
 from ajet import AjetError
-from ajet.backbones import Batch, Float32, Loss, Measures, Metrics, Sample
-from ajet.interfaces.backbone import CheckpointDamaged
+from ajet.interfaces.backbone import Batch, CheckpointDamaged, Loss, Measures, Metrics, Sample
+from ajet.interfaces.engine import Float32
 from ajet_local.critic import ValueHead
 from ajet_local.engine import LocalEngine
 from ajet_local.memory import out_of_memory, return_freed

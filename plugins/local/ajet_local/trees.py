@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ajet.backbones import Need
+from ajet.interfaces.backbone import Need
 from ajet_local.critic import ValueHead
 from ajet_local.sight import Sight, images_in, tree_places
 from ajet_local.tokens import TrainedTokens

@@ -31,7 +31,7 @@ from ajet import AjetError, ConfigError
 from ajet_lora.folders import CONFIG, WEIGHTS, saved_adapters
 
 if TYPE_CHECKING:
-    from ajet.backbones import LoraSettings
+    from ajet.learning.settings import LoraSettings
 
 
 class Adapters:

@@ -28,7 +28,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from ajet.backbones import Int32
+from ajet.interfaces.engine import Int32
 
 NAME = "ajet_tree"
 """Attention implementation of models that can compute trees: `sdpa` unless a `TreeLayout` is given."""

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ajet.backbones import Int32, SampleTree
+from ajet.interfaces.backbone import SampleTree
+from ajet.interfaces.engine import Int32
 from ajet_trees.attention import NAME, TreeLayout
 
 TOLERATED = 0.25

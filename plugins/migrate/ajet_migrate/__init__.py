@@ -13,7 +13,7 @@ from ajet import hookimpl
 
 if TYPE_CHECKING:
     from ajet import Judge, LoadedWorkflow
-    from ajet.backbones import Layers
+    from ajet.job.config import Layers
 
 
 class _FirstNames:

@@ -28,7 +28,7 @@ def from_trinity(
     import yaml
 
     from ajet import ConfigError
-    from ajet.backbones import tell
+    from ajet.utils.terminal import tell
     from ajet_trinity_files.files import job_values, trinity_file
 
     found = trinity_file(file, backbone)
@@ -44,7 +44,8 @@ def from_trinity(
 def _records(reader: Mapping[str, Any]) -> int:
     """How many tasks a reader reads. Raises ConfigError."""
     from ajet import Reader
-    from ajet.backbones import build_plugin, job_layers
+    from ajet.job.layers import job_layers
+    from ajet.job.parts import build_plugin
 
     built = build_plugin(job_layers(None), Reader, reader, "task.reader")
     return sum(1 for _ in built.tasks())

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ajet import ConfigError
-from ajet.backbones import Layers, tell
+from ajet.job.config import Layers
+from ajet.utils.terminal import tell
 from ajet_migrate.earlier.job_file import refuse_earlier
 from ajet_trinity_files.files import ONLINE, trinity_file
 from ajet_trinity_files.keys import is_trinity

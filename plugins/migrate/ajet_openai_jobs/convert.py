@@ -14,7 +14,9 @@ from typing import Any
 import yaml
 
 from ajet import ConfigError, Judge
-from ajet.backbones import TrainSettings, build_plugin, job_layers
+from ajet.job.layers import job_layers
+from ajet.job.parts import build_plugin
+from ajet.learning.settings import TrainSettings
 from ajet_openai_jobs import lines
 from ajet_openai_jobs.request import (
     DpoHyperparameters,

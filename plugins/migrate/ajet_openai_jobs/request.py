@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from ajet import ConfigError, Settings
-from ajet.backbones import validated
+from ajet.plugins import validated
 
 Whole = Literal["auto"] | int | None
 Number = Literal["auto"] | float | None

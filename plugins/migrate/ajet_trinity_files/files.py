@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ajet import ConfigError
-from ajet.backbones import Layers
 from ajet.interfaces.helpers import nearest, parse_yaml, read_yaml
+from ajet.job.config import Layers
 from ajet_trinity_files.keys import (
     ADAPTER,
     AUXILIARY,

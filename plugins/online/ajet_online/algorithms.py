@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from ajet.backbones import GRPO, Float64, LossTokens, Need
-from ajet.interfaces.algorithm import Algorithm, sum_over_calls
+from ajet.interfaces.algorithm import Algorithm, Float64, sum_over_calls
+from ajet.interfaces.backbone import LossTokens, Need
+from ajet.learning.algorithms import GRPO
 
 
 class Reinforce(GRPO):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from ajet.backbones import Sets
+from ajet.cli.options import Sets
 
 EVERY = 1_000
 """Traces between two reports of how far an export is."""
@@ -117,7 +117,12 @@ def explore_command(
 ) -> None:
     """Serve a model, record each reply in a store, and take feedback."""
     from ajet import ConfigError
-    from ajet.backbones import checked_key, import_from_here, is_loopback, load_named, make_progress, tell
+    from ajet.capture.gateway.origin import is_loopback
+    from ajet.job.layers import import_from_here
+    from ajet.job.parts import load_named
+    from ajet.reports.progress import make_progress
+    from ajet.runs.serve import checked_key
+    from ajet.utils.terminal import tell
     from ajet_online.keys import Keys
     from ajet_online.processes import explore, given
 
@@ -227,7 +232,7 @@ def status_command(
     """Count traces by state, and show the versions of the weights with their ratings."""
     import json
 
-    from ajet.backbones import table
+    from ajet.utils.terminal import table
     from ajet_online.overview import overview
     from ajet_online.store import opened
 
@@ -265,8 +270,9 @@ def export_command(
     import json
     import os
 
-    from ajet.backbones import make_progress, writing
     from ajet.interfaces.helpers import check_output
+    from ajet.reports.progress import make_progress
+    from ajet.utils.files import writing
     from ajet_online.store import opened
     from ajet_online.trace import to_json
 
@@ -304,7 +310,7 @@ def prune_command(
     import time
 
     from ajet import ConfigError
-    from ajet.backbones import make_progress
+    from ajet.reports.progress import make_progress
     from ajet_online import pruning
     from ajet_online.store import opened
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from ajet import AjetError, ConfigError
-from ajet.backbones import writing
+from ajet.utils.files import writing
 from ajet_online.schema import HEAD
 
 BUSY_SECONDS = 30.0

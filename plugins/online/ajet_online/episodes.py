@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ajet import WorkflowOutput
-from ajet.backbones import Chat, EpisodeRecord, Int32, RecordedTask
+from ajet.chat.renderer import Chat
 from ajet.interfaces.algorithm import Algorithm
+from ajet.interfaces.engine import Int32
+from ajet.rollout.recorded import RecordedTask
+from ajet.tracker.record import EpisodeRecord
 from ajet_online.recall import restore
 from ajet_online.settings import OnlineSettings
 from ajet_online.trace import Trace

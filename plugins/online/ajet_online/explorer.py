@@ -19,29 +19,20 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from ajet import AjetError, ConfigError
-from ajet.backbones import (
-    BUILTIN_WIRES,
-    Admitted,
-    Answer,
-    Answerer,
-    Call,
-    ChatRequest,
-    Choice,
-    Emit,
-    Gateway,
-    Page,
-    Portal,
-    Refused,
-    Session,
-    Target,
-    choose_target,
-    exposition,
-    has_images,
-    labelled,
-    normalise_tools,
-    off_loop,
-    rare_full_collections,
-)
+from ajet.capture.answers import Answerer, Choice
+from ajet.capture.gateway.metrics import exposition, labelled
+from ajet.capture.gateway.server import Admitted, Gateway, Page
+from ajet.capture.off_loop import off_loop
+from ajet.capture.portal import Portal
+from ajet.capture.process.garbage import rare_full_collections
+from ajet.capture.session import Session
+from ajet.capture.stream_buffer import Emit
+from ajet.capture.targets import Target, choose_target
+from ajet.capture.wires.builtin import BUILTIN_WIRES
+from ajet.chat.images import has_images
+from ajet.chat.messages import normalise_tools
+from ajet.interfaces.wire import Answer, ChatRequest, Refused
+from ajet.tracker.call import Call
 from ajet_online.database import StoreFailed
 from ajet_online.feedback import Feedback, bad, id_of_reply, name_in, read_object, time_in
 from ajet_online.keys import Key, Keys, Limits, Role

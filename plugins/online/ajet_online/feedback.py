@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from ajet.backbones import Refused
+from ajet.interfaces.wire import Refused
 from ajet_online.redaction import Redaction
 from ajet_online.store import Rated, Store
 

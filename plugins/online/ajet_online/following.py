@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ajet import AjetError, ConfigError
-from ajet.backbones import Portal, adapter_of, fault
+from ajet.capture.portal import Portal
 from ajet.interfaces.engine import Engine
+from ajet.rollout.checkpoints import fault
+from ajet.runs.runtime import adapter_of
 from ajet_online.metrics import Metric, store_metrics
 from ajet_online.rollback import RECENT, worse
 from ajet_online.schema import Stage

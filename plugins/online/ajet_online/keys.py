@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ajet import ConfigError
-from ajet.backbones import Refused, read_yaml, tell
+from ajet.interfaces.helpers import read_yaml
+from ajet.interfaces.wire import Refused
+from ajet.utils.terminal import tell
 
 Role = Literal["chat", "feedback", "feedback:all", "admin"]
 """``feedback`` is on the replies to the key itself, ``feedback:all`` on those to every key."""

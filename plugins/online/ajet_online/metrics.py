@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import func, select
 
-from ajet.backbones import labelled
+from ajet.capture.gateway.metrics import labelled
 from ajet_online.schema import Stage, State, leases, traces
 from ajet_online.store import Store
 from ajet_online.versions import Version

@@ -10,25 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from ajet import Task
-from ajet.backbones import (
-    Layers,
-    RolloutSettings,
-    SamplingPolicy,
-    answering,
-    job_layers,
-    lay_object,
-    lay_sets,
-    load_plugins,
-    parse_set,
-    preferred_engine,
-    stopped,
-    validated,
-    warn_of_network,
-    writing,
-)
+from ajet.capture.gateway.listening import warn_of_network
+from ajet.capture.gateway.stopping import stopped
+from ajet.capture.sampling import SamplingPolicy
 from ajet.interfaces.base import Plugin
 from ajet.interfaces.engine import Engine, EnginePlugin
 from ajet.interfaces.progress import Progress
+from ajet.job.config import Layers, parse_set
+from ajet.job.layers import job_layers, lay_sets
+from ajet.job.objects import lay_object
+from ajet.plugins import load_plugins, validated
+from ajet.rollout.settings import RolloutSettings
+from ajet.runs.runtime import preferred_engine
+from ajet.runs.serve import answering
+from ajet.utils.files import writing
 from ajet_online.explorer import exploring
 from ajet_online.following import Follower, newest_loaded
 from ajet_online.keys import Keys
@@ -149,16 +144,13 @@ def train(job_file: Path, *, store: str | None, updates: int | None, sets: Itera
     """Train a job until Ctrl-C or SIGTERM, or after ``updates`` updates. Raises AjetError."""
     import signal
 
-    from ajet.backbones import (
-        held,
-        import_from_here,
-        make_progress,
-        new_run_dir,
-        prepare,
-        tell,
-        with_services,
-    )
     from ajet.interfaces.progress import reporting_to
+    from ajet.job.layers import import_from_here
+    from ajet.job.prepare import prepare
+    from ajet.reports.progress import make_progress
+    from ajet.runs.run_dir import held, new_run_dir
+    from ajet.services.supervisor import with_services
+    from ajet.utils.terminal import tell
     from ajet_online.trainer import OnlineTrainer
 
     layers = job_layers(job_file)

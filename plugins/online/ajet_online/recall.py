@@ -7,17 +7,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from ajet.backbones import (
-    BadMessage,
-    Call,
-    EpisodeRecord,
-    Generation,
-    Node,
-    canonical,
-    merging_key,
-    normalise,
-    normalise_tools,
-)
+from ajet.chat.messages import BadMessage, canonical, normalise, normalise_tools
+from ajet.interfaces.engine import Generation
+from ajet.tracker.call import Call
+from ajet.tracker.record import EpisodeRecord, merging_key
+from ajet.tracker.tree import Node
 from ajet_online.trace import Trace
 
 Message = Mapping[str, Any]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ajet.backbones import Refused
+from ajet.interfaces.wire import Refused
 from ajet_online.trace import Message, to_text
 
 

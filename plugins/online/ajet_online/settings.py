@@ -12,7 +12,7 @@ from ajet.interfaces.base import Seconds, Settings
 from ajet.interfaces.helpers import read_yaml
 
 if TYPE_CHECKING:
-    from ajet.backbones import Layers
+    from ajet.job.config import Layers
 
 
 LARGEST = 1e6
@@ -112,7 +112,7 @@ def command_of(path: Path) -> str:
 
 def online_settings(layers: Layers) -> OnlineSettings:
     """The section of a job, with absolute paths. Raises ConfigError."""
-    from ajet.backbones import validated
+    from ajet.plugins import validated
 
     found = validated(OnlineSettings, layers.values.get("plugins", {}).get("online") or {}, "plugins.online")
     base = layers.base_of("plugins.online")

@@ -15,8 +15,13 @@ from typing import Any
 import yaml
 
 from ajet import AjetError, Task, WorkflowOutput
-from ajet.backbones import JOURNAL, METRICS, TOKENIZER, Episode, EpisodeRecord, Plan, episode_to_json, writing
 from ajet.interfaces.source import EpisodeSource
+from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.journal import episode_to_json
+from ajet.rollout.recorder import JOURNAL, METRICS
+from ajet.runs.run_dir import TOKENIZER
+from ajet.tracker.record import EpisodeRecord
+from ajet.utils.files import writing
 from ajet_online.changes import changes, newest
 from ajet_online.database import is_store
 from ajet_online.overview import bounds_of, moment, tables

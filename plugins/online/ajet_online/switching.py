@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ajet.backbones import Float32, GenerateRequest, Generation, GenerationDelta, Int32
-from ajet.interfaces.engine import Engine
+from ajet.interfaces.engine import Engine, Float32, GenerateRequest, Generation, GenerationDelta, Int32
 
 
 @dataclass(slots=True, eq=False)

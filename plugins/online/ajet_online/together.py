@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from ajet import AjetError, ConfigError
-from ajet.backbones import Layers, build_plugin, checked_key, job_layers, lay_sets
 from ajet.interfaces.algorithm import Algorithm
+from ajet.job.config import Layers
+from ajet.job.layers import job_layers, lay_sets
+from ajet.job.parts import build_plugin
+from ajet.runs.serve import checked_key
 from ajet_online.episodes import compares_runs, ratings_needed
 from ajet_online.lifeline import lifeline, start
 from ajet_online.processes import lay_defaults

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ajet.backbones import Float32, Int32
+from ajet.interfaces.engine import Float32, Int32
 from ajet_online.schema import State
 
 Message = Mapping[str, Any]

@@ -23,22 +23,15 @@ from typing import Any
 import numpy as np
 
 from ajet import AjetError, ConfigError, Job, model_source
-from ajet.backbones import (
-    CHECKPOINTS,
-    JOURNAL,
-    METRICS,
-    Chat,
-    Metrics,
-    ValidationFailed,
-    checkpoints,
-    fault,
-    live_lines,
-    make_chat,
-    new_run_dir,
-    run_job,
-    step_of,
-    write_whole,
-)
+from ajet.chat.renderer import Chat
+from ajet.interfaces.backbone import Metrics
+from ajet.interfaces.helpers import write_whole
+from ajet.learning.rollouts import ValidationFailed
+from ajet.rollout.checkpoints import CHECKPOINTS, checkpoints, fault, step_of
+from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
+from ajet.runs.restarts import run_job
+from ajet.runs.run_dir import new_run_dir
+from ajet.runs.runtime import make_chat
 from ajet_online.database import StoreFailed
 from ajet_online.episodes import (
     Usable,

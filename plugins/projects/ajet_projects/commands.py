@@ -34,7 +34,8 @@ def new(
     import re
 
     from ajet import ConfigError
-    from ajet.backbones import nearest, write_new
+    from ajet.interfaces.helpers import nearest
+    from ajet.utils.new_files import write_new
     from ajet_projects.found import find
     from ajet_projects.project import KINDS, files, next_command, own_agent
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ajet import ConfigError
-from ajet.backbones import import_from_here, load_named, load_plugins
 from ajet.interfaces.workflow import make_workflow
+from ajet.job.layers import import_from_here
+from ajet.job.parts import load_named
+from ajet.plugins import load_plugins
 from ajet_projects.project import Agent
 
 NEEDED = (

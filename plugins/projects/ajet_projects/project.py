@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from ajet.backbones import filled
+from ajet.utils.new_files import filled
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHARED = ("README.md", "held_out.jsonl", "job.yaml", "judge.py", "tasks.jsonl", "test_judge.py")

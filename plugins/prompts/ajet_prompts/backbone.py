@@ -52,7 +52,9 @@ class PromptSearch(Backbone):
     def run(self, job: Job) -> RunResult:
         """Search until the budget is spent, and write the best texts into the run folder. Raises AjetError; a search that
         has failed or was killed can be resumed."""
-        from ajet.backbones import answering_engine, asyncrun, build_plugin
+        from ajet.job.parts import build_plugin
+        from ajet.runs.runtime import answering_engine
+        from ajet.utils import asyncrun
 
         if self.reflection is None:
             raise ConfigError(
@@ -79,16 +81,10 @@ class PromptSearch(Backbone):
     ) -> RunResult:
         from contextlib import AsyncExitStack, closing
 
-        from ajet.backbones import (
-            JOURNAL,
-            Listeners,
-            RunRecorder,
-            held,
-            keep_tokenizer,
-            live_lines,
-            new_run_dir,
-            open_runtime,
-        )
+        from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines
+        from ajet.runs.callbacks import Listeners
+        from ajet.runs.run_dir import held, keep_tokenizer, new_run_dir
+        from ajet.runs.runtime import open_runtime
         from ajet_prompts.budget import Budget
         from ajet_prompts.remembered import Remembered
         from ajet_prompts.running import Running

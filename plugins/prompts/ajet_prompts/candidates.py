@@ -10,19 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ajet import AjetError, ConfigError, Task
-from ajet.backbones import (
-    JOURNAL,
-    Ended,
-    Episode,
-    FailureKind,
-    Plan,
-    RunRecorder,
-    Runtime,
-    describe_failures,
-    episode_from_json,
-    evaluation_policy,
-    live_lines,
-)
+from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.failures import FailureKind
+from ajet.rollout.journal import episode_from_json
+from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines
+from ajet.rollout.summary import Ended, describe_failures
+from ajet.runs.runtime import Runtime, evaluation_policy
 from ajet_prompts.budget import Budget
 from ajet_prompts.examples import example
 

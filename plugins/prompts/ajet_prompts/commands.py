@@ -7,22 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ajet.backbones import (
-    TUNING,
-    JobFile,
-    Judge,
-    Model,
-    Seed,
-    Sets,
-    Tasks,
-    Validation,
-    With,
-    Workflow,
-    option,
-)
+from ajet.cli.options import JobFile, Judge, Model, Seed, Sets, Tasks, Validation, With, Workflow, option
+from ajet.job.arguments import TUNING
 
 if TYPE_CHECKING:
-    from ajet.backbones import Layers
+    from ajet.job.config import Layers
 
 
 def app(
@@ -65,9 +54,10 @@ def app(
     import shutil
 
     from ajet import ConfigError
-    from ajet.backbones import DEFAULT_BACKBONE, job_of, tune_layers
     from ajet.interfaces.helpers import check_output
     from ajet.interfaces.prompts import read_prompts
+    from ajet.job import DEFAULT_BACKBONE
+    from ajet.runs.jobs import job_of, tune_layers
 
     if bool(reflection) and not endpoint:
         raise ConfigError("--reflection: name the address of the model's API, too: --endpoint URL.")
@@ -92,7 +82,10 @@ def app(
 
 def _run(layers: Layers, services: list[str] | None, resume: Path | None) -> Path:
     """Run a job and print its result; its run folder."""
-    from ajet.backbones import describe_result, make_progress, prepared, run_and_tell
+    from ajet.cli.run import run_and_tell
+    from ajet.cli.summary import describe_result
+    from ajet.reports.progress import make_progress
+    from ajet.runs.jobs import prepared
 
     with make_progress() as progress, prepared(layers, progress, services, resume) as job:
         result = run_and_tell(job, progress)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ajet.backbones import Episode
+from ajet.rollout.episode import Episode
 
 MOST_TASK, MOST_CHAT, MOST_RESULT = 3000, 6000, 2000
 """Characters of each part; the rest is cut out of the middle, and the cut says how much is missing."""

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from ajet import AnswerStore, ChatModelPlugin, EndpointUsage
-from ajet.backbones import answering_episode
+from ajet.capture.context import answering_episode
 from ajet.interfaces.engine import Sampling
 
 _SPENT = "spent"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ajet.backbones import write_whole
+from ajet.interfaces.helpers import write_whole
 from ajet.interfaces.prompts import as_yaml
 from ajet_prompts.search import Candidate
 

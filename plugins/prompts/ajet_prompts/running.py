@@ -8,8 +8,12 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from ajet import ConfigError, Task
-from ajet.backbones import Listeners, Metrics, RunRecorder, Runtime, Sampling, totals
-from ajet.interfaces.backbone import RunResult
+from ajet.interfaces.backbone import Metrics, RunResult
+from ajet.interfaces.engine import Sampling
+from ajet.rollout.recorder import RunRecorder
+from ajet.rollout.summary import totals
+from ajet.runs.callbacks import Listeners
+from ajet.runs.runtime import Runtime
 from ajet_prompts.budget import Budget, SearchEnded
 from ajet_prompts.candidates import Candidates, Ran, Texts
 from ajet_prompts.remembered import Remembered

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
-from ajet.backbones import JobFile, Sets
+from ajet.cli.options import JobFile, Sets
 
 if TYPE_CHECKING:
     from ajet import Task
-    from ajet.backbones import Layers
+    from ajet.job.config import Layers
 
 app = typer.Typer(help="Make files of tasks and of examples.", rich_markup_mode=None, no_args_is_help=True)
 
@@ -131,8 +131,8 @@ def from_feedback(
 ) -> None:
     """Write what people said of a run's episodes as data to learn from."""
     from ajet import ConfigError
-    from ajet.backbones import find_run, read_run
     from ajet.interfaces.helpers import check_output
+    from ajet.reports.folder import find_run, read_run
     from ajet_readers import run_feedback as feedback
 
     if examples is None and transcripts is None:
@@ -170,7 +170,7 @@ def _write_records(path: Path, records: Sequence[dict[str, Any]]) -> int:
 def _layers(job_file: Path | None, kind: str) -> Layers:
     """The job's layers, with a reader of the kind. Raises ConfigError if the file names another one."""
     from ajet import ConfigError
-    from ajet.backbones import job_layers
+    from ajet.job.layers import job_layers
 
     layers = job_layers(job_file)
     reader = (layers.values.get("task") or {}).get("reader")
@@ -182,7 +182,7 @@ def _layers(job_file: Path | None, kind: str) -> Layers:
 
 
 def _lay(layers: Layers, flag: str, field: str, value: Any) -> None:
-    from ajet.backbones import lay_object
+    from ajet.job.objects import lay_object
 
     if value is not None:
         lay_object(layers, f"task.reader.{field}", value, flag)
@@ -190,7 +190,7 @@ def _lay(layers: Layers, flag: str, field: str, value: Any) -> None:
 
 def _set(layers: Layers, sets: list[str] | None) -> None:
     """Apply ``--set KEY=VALUE`` to keys of the reader, in full (task.reader.KEY) or without the section."""
-    from ajet.backbones import lay_sets
+    from ajet.job.layers import lay_sets
 
     prefix = "task.reader."
     lay_sets(layers, [text if text.startswith(prefix) else f"{prefix}{text}" for text in sets or ()])
@@ -198,9 +198,10 @@ def _set(layers: Layers, sets: list[str] | None) -> None:
 
 def _tasks(layers: Layers) -> list[Task]:
     """The tasks of the reader. Raises ConfigError."""
-    from ajet.backbones import build_plugin, make_progress
     from ajet.interfaces.progress import reporting_to
     from ajet.interfaces.reader import Reader, read_all
+    from ajet.job.parts import build_plugin
+    from ajet.reports.progress import make_progress
 
     reader = build_plugin(layers, Reader, layers.values["task"]["reader"], "task.reader")
     with make_progress() as progress, reporting_to(progress):

@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ajet import ConfigError, Task
-from ajet.backbones import FEEDBACK, Episode, Exchange, Run
+from ajet.reports.folder import Run
+from ajet.rollout.episode import Episode
+from ajet.rollout.recorder import FEEDBACK
+from ajet.tracker.call import Exchange
 
 _WORDS = {"good": 1.0, "bad": 0.0}
 

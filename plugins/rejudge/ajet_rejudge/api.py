@@ -7,26 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ajet import ConfigError
-from ajet.backbones import (
-    JOURNAL,
-    AnyJudge,
-    AnyPath,
-    JobParts,
-    anywhere,
-    awaitable,
-    build_judge,
-    find_run,
-    import_from_here,
-    job_layers,
-    job_of,
-    lay_object,
-    load_plugins,
-    prepared,
-    read_run,
-    run_credit,
-    shown_or_not,
-)
+from ajet.api.calling import anywhere, awaitable
+from ajet.api.jobs import AnyJudge, AnyPath, shown_or_not
 from ajet.interfaces.progress import Progress
+from ajet.job.layers import import_from_here, job_layers
+from ajet.job.objects import lay_object
+from ajet.job.parts import JobParts, build_judge
+from ajet.reports.credit import run_credit
+from ajet.reports.folder import find_run, read_run
+from ajet.rollout.recorder import JOURNAL
+from ajet.runs.jobs import job_of, prepared
 from ajet_rejudge import clean as clean_folder
 from ajet_rejudge.bisecting import Bisection, Rates, bisected
 from ajet_rejudge.case import check_judge, check_of, recorded_task

@@ -10,20 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from ajet import AjetError, ConfigError, Job, Task
-from ajet.backbones import (
-    Plan,
-    Run,
-    RunRecorder,
-    answering_engine,
-    asyncrun,
-    checkpoints,
-    evaluation_policy,
-    keep_tokenizer,
-    new_run_dir,
-    open_runtime,
-    run_credit,
-    step_of,
-)
+from ajet.reports.credit import run_credit
+from ajet.reports.folder import Run
+from ajet.rollout.checkpoints import checkpoints, step_of
+from ajet.rollout.episode import Plan
+from ajet.rollout.recorder import RunRecorder
+from ajet.runs.run_dir import keep_tokenizer, new_run_dir
+from ajet.runs.runtime import answering_engine, evaluation_policy, open_runtime
+from ajet.utils import asyncrun
 from ajet_rejudge.case import PASSES, said_of
 from ajet_rejudge.credit import Crediting, crediting
 from ajet_rejudge.judging import Judged, Judging, judged_steps

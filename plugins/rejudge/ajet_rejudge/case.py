@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ajet import ConfigError, EpisodeView, GroupJudge, Judge, JudgeOutput, Task, WorkflowOutput
-from ajet.backbones import AnyJudge, Run, nearest
+from ajet.api.jobs import AnyJudge
+from ajet.interfaces.helpers import nearest
+from ajet.reports.folder import Run
 
 PASSES = 0.5
 """The reward from which an episode passes."""

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ajet import Judge
-from ajet.backbones import RolloutSettings, read_run
 from ajet.interfaces.progress import current_progress
+from ajet.reports.folder import read_run
+from ajet.rollout.settings import RolloutSettings
 from ajet_rejudge.judging import Judged, Judging, judged_steps
 
 

@@ -15,22 +15,15 @@ from typing import Any
 import yaml
 
 from ajet import ConfigError
-from ajet.backbones import (
-    BATCHES,
-    CHECKPOINTS,
-    IMAGES,
-    JOURNAL,
-    METRICS,
-    OBJECT,
-    TOKENIZER,
-    Run,
-    batch_file,
-    checkpoints,
-    live_lines,
-    step_of,
-    write_whole,
-    writing,
-)
+from ajet.interfaces.helpers import write_whole
+from ajet.job.objects import OBJECT
+from ajet.reports.folder import Run
+from ajet.rollout.batch_record import BATCHES, batch_file
+from ajet.rollout.checkpoints import CHECKPOINTS, checkpoints, step_of
+from ajet.rollout.image_folder import IMAGES
+from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
+from ajet.runs.run_dir import TOKENIZER
+from ajet.utils.files import writing
 from ajet_rejudge.judging import Judged
 from ajet_rejudge.recorded import Verdict
 

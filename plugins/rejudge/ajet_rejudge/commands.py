@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ajet.backbones import Judge
+from ajet.cli.options import Judge
 
 
 def rejudge(
@@ -32,7 +32,7 @@ def rejudge(
     Without --judge, the judge of the run's job is asked again, as it is now. Writes rejudged.jsonl into the run folder."""
     import json
 
-    from ajet.backbones import make_progress
+    from ajet.reports.progress import make_progress
     from ajet_rejudge.api import judged_anew
     from ajet_rejudge.report import page
 
@@ -76,7 +76,7 @@ def bisect(
     as few episodes as a sequential test needs."""
     import json
 
-    from ajet.backbones import make_progress
+    from ajet.reports.progress import make_progress
     from ajet_rejudge.api import bisected_run
     from ajet_rejudge.bisecting import Rates
     from ajet_rejudge.case import check_of

@@ -6,15 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ajet.backbones import (
-    Credit,
-    Learnable,
-    Learning,
-    Run,
-    TrainSettings,
-    batch_of,
-    trained_advantages,
-)
+from ajet.learning.batch import Learnable, Learning, batch_of
+from ajet.learning.settings import TrainSettings
+from ajet.reports.credit import Credit
+from ajet.reports.folder import Run
+from ajet.rollout.batch_record import trained_advantages
 from ajet_rejudge.judging import Judged
 
 NEARLY_ZERO = 1e-6

@@ -6,22 +6,17 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ajet import ConfigError, GroupJudge, Judge
-from ajet.backbones import (
-    Board,
-    Capture,
-    Entry,
-    Episode,
-    EpisodeRecord,
-    Form,
-    Plan,
-    Portal,
-    Replies,
-    Rollout,
-    RolloutSettings,
-    Run,
-    asyncrun,
-    without_endpoints,
-)
+from ajet.capture.context import without_endpoints
+from ajet.capture.hook import Capture
+from ajet.capture.portal import Portal
+from ajet.capture.replies import Form, Replies
+from ajet.reports.folder import Entry, Run
+from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.scheduler import Rollout
+from ajet.rollout.settings import RolloutSettings
+from ajet.rollout.watchdog import Board
+from ajet.tracker.record import EpisodeRecord
+from ajet.utils import asyncrun
 from ajet_rejudge.recorded import RecordedOutput, Verdict, has_output
 
 

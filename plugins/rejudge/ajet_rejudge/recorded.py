@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ajet import WorkflowOutput
-from ajet.backbones import Episode, FailureKind, passing_through
+from ajet.capture.context import passing_through
+from ajet.rollout.episode import Episode
+from ajet.rollout.failures import FailureKind
 
 _NOT_KEPT = ("reward", "is_success", "metadata", "rewards", "call_rewards", "files")
 """Fields of a workflow's output that the journal does not have."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ajet.backbones import readable, table, writing
+from ajet.utils.files import writing
+from ajet.utils.terminal import readable, table
 from ajet_rejudge.bisecting import Bisection, model_name
 from ajet_rejudge.changes import Changes, StepChange
 from ajet_rejudge.clean import last_clean

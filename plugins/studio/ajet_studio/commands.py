@@ -27,7 +27,8 @@ def studio(
     import secrets
     from contextlib import closing
 
-    from ajet.backbones import listen, tell, url_of
+    from ajet.capture.gateway.listening import listen, url_of
+    from ajet.utils.terminal import tell
     from ajet_studio.library import open_library
     from ajet_studio.security import LOOPBACK
     from ajet_studio.serving import StudioServer, warm_up

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ajet.backbones import CAUSES, MEANINGS
+from ajet.reports.run_summary import MEANINGS
+from ajet.tracker.breaks import CAUSES
 
 METRICS = {
     "reward": "mean reward of the judged episodes",

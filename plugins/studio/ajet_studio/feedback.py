@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ajet.backbones import FEEDBACK, writing
+from ajet.rollout.recorder import FEEDBACK
+from ajet.utils.files import writing
 from ajet_studio.answers import wrong
 from ajet_studio.lines import NotALine, finite, parse_whole
 

@@ -18,8 +18,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from ajet import AjetError, ConfigError
-from ajet.backbones import BATCHES, FEEDBACK, IMAGES, JOURNAL, METRICS, RUNNING, TOKENIZER, load_plugins
 from ajet.interfaces.source import EpisodeSource
+from ajet.plugins import load_plugins
+from ajet.rollout.batch_record import BATCHES
+from ajet.rollout.image_folder import IMAGES
+from ajet.rollout.recorder import FEEDBACK, JOURNAL, METRICS
+from ajet.runs.run_dir import RUNNING, TOKENIZER
 from ajet_studio.answers import Refused, missing
 from ajet_studio.feedback import FeedbackFile
 from ajet_studio.opened import JOB, OpenRun, Recent

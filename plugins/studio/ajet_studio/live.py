@@ -7,7 +7,8 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from ajet.backbones import JOURNAL, METRICS, RUNNING
+from ajet.rollout.recorder import JOURNAL, METRICS
+from ajet.runs.run_dir import RUNNING
 from ajet_studio.opened import JOB, OpenRun
 
 POLL = 0.5

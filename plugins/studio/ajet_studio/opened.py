@@ -14,25 +14,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ajet import AjetError, Task
-from ajet.backbones import (
-    JOURNAL,
-    METRICS,
-    TOKENIZER,
-    Credit,
-    Entry,
-    Run,
-    TokenText,
-    View,
-    batch_file,
-    episode_of,
-    load_plugins,
-    read_yaml,
-    record,
-    run_credit,
-    trained_advantages,
-)
 from ajet.interfaces.base import by_type
+from ajet.interfaces.helpers import read_yaml
 from ajet.interfaces.source import EpisodeSource
+from ajet.plugins import load_plugins
+from ajet.reports.credit import Credit, run_credit
+from ajet.reports.folder import Entry, Run, episode_of
+from ajet.reports.recording import record
+from ajet.reports.token_text import TokenText
+from ajet.reports.view import View
+from ajet.rollout.batch_record import batch_file, trained_advantages
+from ajet.rollout.recorder import JOURNAL, METRICS
+from ajet.runs.run_dir import TOKENIZER
 from ajet_studio.answers import Refused, missing
 from ajet_studio.feedback import FeedbackFile
 from ajet_studio.index import Index

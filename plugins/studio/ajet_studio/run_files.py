@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ajet import AjetError, Task
-from ajet.backbones import superseded, surviving
 from ajet.interfaces.base import by_type
+from ajet.rollout.recorder import superseded, surviving
 from ajet_studio.lines import NotALine, Times, finite, parse_times, parse_whole
 
 MOST_TASKS = 20_000
@@ -46,8 +46,9 @@ def read_tasks(run_dir: Path, job: Mapping[str, Any]) -> dict[str, Task]:
 
 
 def _tasks(run_dir: Path, job: Mapping[str, Any], spec: Mapping[str, Any], where: str) -> list[Task]:
-    from ajet.backbones import Layers, build_plugin
     from ajet.interfaces.reader import Reader
+    from ajet.job.config import Layers
+    from ajet.job.parts import build_plugin
 
     layers = Layers()
     layers.add(job, "job.yaml", run_dir)

@@ -20,7 +20,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from ajet import AjetError
-from ajet.backbones import REF, image_file
+from ajet.chat.messages import REF
+from ajet.rollout.image_folder import image_file
 from ajet_studio import feedback, live, view_episodes, view_runs, view_search, view_tokens
 from ajet_studio.answers import Refused, error, json_answer, number, wrong
 from ajet_studio.library import Library

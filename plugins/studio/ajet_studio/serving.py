@@ -51,7 +51,7 @@ def warm_up() -> None:
     def load() -> None:
         import tokenizers  # noqa: F401
 
-        from ajet.backbones import load_plugins
+        from ajet.plugins import load_plugins
 
         load_plugins()
 

@@ -9,20 +9,15 @@ from contextlib import suppress
 from typing import Any
 
 from ajet import Task
-from ajet.backbones import (
-    EPISODE,
-    Break,
-    Call,
-    Exchange,
-    GroupMember,
-    MessageNode,
-    Timeline,
-    TokenText,
-    View,
-    break_report,
-    grown,
-    images_of,
-)
+from ajet.chat.messages import images_of
+from ajet.learning.credit import EPISODE
+from ajet.reports.episode import break_report
+from ajet.reports.group_tree import GroupMember, grown
+from ajet.reports.token_text import TokenText
+from ajet.reports.view import View
+from ajet.tracker.breaks import Break
+from ajet.tracker.call import Call, Exchange, MessageNode
+from ajet.tracker.timelines import Timeline
 from ajet_studio import live
 from ajet_studio.answers import missing, number, real, thinned, wrong
 from ajet_studio.explanations import explain_counter

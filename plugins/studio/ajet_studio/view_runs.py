@@ -11,8 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ajet.backbones import CHECKPOINTS, JOURNAL, OBJECT, OWN_LOOP, fault, leaves, state_of, validation_reward
 from ajet.interfaces.base import by_type
+from ajet.job.objects import OBJECT, OWN_LOOP
+from ajet.rollout.checkpoints import CHECKPOINTS, fault, validation_reward
+from ajet.rollout.recorder import JOURNAL
+from ajet.runs.run_state import state_of
+from ajet.utils.keys import leaves
 from ajet_studio import live
 from ajet_studio.answers import Refused, missing, thinned
 from ajet_studio.explanations import explain_counter, explain_metric

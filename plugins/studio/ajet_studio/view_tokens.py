@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ajet.backbones import Branch, Call, Timeline, TokenTree, View, stretches
+from ajet.reports.view import View, stretches
+from ajet.tracker.call import Call
+from ajet.tracker.timelines import Timeline
+from ajet.tracker.tree import Branch, TokenTree
 from ajet_studio.answers import missing, thinned
 from ajet_studio.opened import OpenRun
 from ajet_studio.view_episodes import Lanes

@@ -18,8 +18,9 @@ from ajet_tinker.service import Service
 
 if TYPE_CHECKING:
     from ajet import Job
-    from ajet.backbones import LoraSettings, Need, TrainSettings
+    from ajet.interfaces.backbone import Need
     from ajet.interfaces.progress import Progress
+    from ajet.learning.settings import LoraSettings, TrainSettings
     from ajet_tinker.trainer import TinkerTrainer
 
 DAY = 24 * 60 * 60
@@ -121,7 +122,7 @@ class Tinker(AtTinker, Backbone):
 
     def run(self, job: Job) -> RunResult:
         """Train the job's model with the core's loop. Raises ConfigError for what Tinker cannot do."""
-        from ajet.backbones import train_job
+        from ajet import train_job
 
         _refuse(job)
         config = job.config

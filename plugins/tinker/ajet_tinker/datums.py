@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import torch
 
-from ajet.backbones import Float32, LossTokens, Need, Sample, pair_numbers
+from ajet.interfaces.backbone import LossTokens, Need, Sample
+from ajet.interfaces.engine import Float32
+from ajet.learning.pairs import pair_numbers
 
 if TYPE_CHECKING:
     from tinker import Datum

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ajet.backbones import Float32, GenerateRequest, Generation, GenerationDelta, Int32
-from ajet.interfaces.engine import room_for
+from ajet.interfaces.engine import Float32, GenerateRequest, Generation, GenerationDelta, Int32, room_for
 from ajet_tinker.service import Service, ServiceFailed
 
 if TYPE_CHECKING:

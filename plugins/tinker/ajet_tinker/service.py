@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ajet import AjetError, ConfigError
-from ajet.backbones import nearest
+from ajet.interfaces.helpers import nearest
 
 if TYPE_CHECKING:
     from tinker import APIFuture, SamplingClient, ServiceClient, TrainingClient

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ajet.backbones import Batch, Float32, Metrics, Sample, generation_config
-from ajet.interfaces.backbone import CheckpointDamaged
+from ajet.interfaces.backbone import Batch, CheckpointDamaged, Metrics, Sample
+from ajet.interfaces.engine import Float32
+from ajet.job.models import generation_config
 from ajet_tinker.datums import TrainedTokens, datum, length
 from ajet_tinker.engine import TinkerEngine
 from ajet_tinker.saved import Saved

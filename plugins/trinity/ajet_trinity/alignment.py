@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ajet import ConfigError
-from ajet.backbones import leaves, nearest, objective, platform_defaults, under
+from ajet.foreign.platforms import platform_defaults
+from ajet.interfaces.helpers import nearest
+from ajet.learning.objective import objective
+from ajet.utils.keys import leaves, under
 from ajet_trinity.batches import Layout
 from ajet_trinity.settings import ALLOWED, FIXED, OPTIMIZER, REMOTE, put
 from ajet_trinity.spool import Spool
@@ -280,7 +283,7 @@ def describe(job: Job, settings: TrinitySettings, place: Place) -> str:
     """The configuration that Trinity receives, as YAML, and which keys of the job it comes from."""
     import yaml
 
-    from ajet.backbones import table
+    from ajet.utils.terminal import table
 
     tree = compose(job, settings, place)
     explicit = dict(leaves(settings.explicit))

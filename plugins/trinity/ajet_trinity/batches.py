@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from ajet import AjetError
-from ajet.backbones import Batch, Bool, Float32, Int32, Sample
+from ajet.interfaces.backbone import Batch, Sample
+from ajet.interfaces.engine import Float32, Int32
+from ajet.types import Bool
 from ajet_trinity.spool import write
 
 ROWS = ("length", "prompt", "rate", "first")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ajet.backbones import Float32, GenerateRequest, Generation, GenerationDelta, Int32
-from ajet.interfaces.engine import SharedEngine
+from ajet.interfaces.engine import Float32, GenerateRequest, Generation, GenerationDelta, Int32, SharedEngine
 
 if TYPE_CHECKING:
     import torch

@@ -11,24 +11,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ajet import AjetError, ConfigError, Job, Task, passthrough
-from ajet.backbones import (
-    Episode,
+from ajet.interfaces.engine import (
+    Engine,
     Float32,
     GenerateRequest,
     Generation,
     GenerationDelta,
     Int32,
-    Runtime,
-    Selection,
-    Timeline,
-    given_reader,
-    job_layers,
-    open_runtime,
-    plan_group,
-    prepare,
-    training_policy,
+    room_for,
 )
-from ajet.interfaces.engine import Engine, room_for
+from ajet.job.layers import job_layers
+from ajet.job.objects import given_reader
+from ajet.job.prepare import prepare
+from ajet.learning.batch import Selection
+from ajet.learning.rollouts import plan_group
+from ajet.rollout.episode import Episode
+from ajet.runs.runtime import Runtime, open_runtime, training_policy
+from ajet.tracker.timelines import Timeline
 
 if TYPE_CHECKING:
     import httpx

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ajet import AjetError, ConfigError, EnginePlugin, find_recipe, model_source
-from ajet.backbones import CHECKPOINT_STATE, FILES
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, MachineFailed, RunResult
+from ajet.rollout.checkpoints import CHECKPOINT_STATE, FILES
 from ajet_trinity.settings import TrinitySettings
 from ajet_trinity.versions import check
 
@@ -40,7 +40,8 @@ class Trinity(TrinitySettings):
     def run(self, job: Job) -> RunResult:
         """Train the job's model with the core's loop, and Trinity as the trainer. Raises ConfigError for what Trinity cannot
         do, and MachineFailed if one of its processes has died."""
-        from ajet.backbones import held, new_run_dir, train_job
+        from ajet import train_job
+        from ajet.runs.run_dir import held, new_run_dir
         from ajet_trinity import alignment
         from ajet_trinity.learner import LearnerFailed
 

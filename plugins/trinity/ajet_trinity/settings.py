@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from ajet import Backbone
-from ajet.backbones import nearest
+from ajet.interfaces.helpers import nearest
 from ajet_trinity.spool import NAME, PROJECT
 
 REMOTE = "ajet_trinity.remote"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ajet import AjetError
-from ajet.backbones import Batch, Metrics, Need, generation_config
-from ajet.interfaces.backbone import CheckpointDamaged
+from ajet.interfaces.backbone import Batch, CheckpointDamaged, Metrics, Need
+from ajet.job.models import generation_config
 from ajet_trinity import weights
 from ajet_trinity.batches import Layout, Rows, rows_of, write_rows
 from ajet_trinity.engine import Sampler

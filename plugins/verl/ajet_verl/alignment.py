@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ajet import ConfigError
-from ajet.backbones import leaves, objective, platform_defaults, under
+from ajet.foreign.platforms import platform_defaults
+from ajet.learning.objective import objective
+from ajet.utils.keys import leaves, under
 from ajet_verl import layout, lengths, lora, scale
 from ajet_verl.keys import ACTOR, DEFAULTS, ENGINES, FIXED, PLACED, ROLLOUT, TABLE, WITHOUT_EFFECT, WORKERS
 from ajet_verl.settings import VerlSettings, unknown
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from ajet import Job
-    from ajet.backbones import JobConfig
+    from ajet.job.config import JobConfig
     from ajet_verl.lengths import Architecture
 
 RUN = "<run folder>"
@@ -220,7 +222,7 @@ def _check(config: JobConfig, settings: VerlSettings) -> None:
 def describe(job: Job, settings: VerlSettings) -> str:
     """The configuration that verl receives, as YAML. Comments list what differs from verl's defaults, and why."""
     from ajet import find_recipe
-    from ajet.backbones import table
+    from ajet.utils.terminal import table
 
     recipe = find_recipe(job.model)
     shape = None if recipe else lengths.architecture(job.model, settings.trusts_model)

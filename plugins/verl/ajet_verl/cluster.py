@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from ajet import AjetError, ConfigError, Service
-from ajet.backbones import writing
 from ajet.interfaces.backbone import MachineFailed
 from ajet.interfaces.base import Seconds
 from ajet.interfaces.progress import Progress
+from ajet.utils.files import writing
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -216,7 +216,7 @@ class Ray(Service):
 
 def ray_address(job: Job) -> str | None:
     """The address of the service `ray` if the job uses it, else None."""
-    from ajet.backbones import build_service
+    from ajet.job.parts import build_service
 
     return build_service(job.layers, Ray.name).address if Ray.name in job.config.run.services else None
 

@@ -20,20 +20,15 @@ from uuid import uuid4
 import transfer_queue as tq
 
 from ajet import AjetError, ContractBroken, Job, Task
-from ajet.backbones import (
-    Ended,
-    JournalLine,
-    Metrics,
-    Plan,
-    SamplingPolicy,
-    further_tasks,
-    plan_group,
-    rewards_differ,
-    rounded_up,
-    totals,
-    training_policy,
-    validation,
-)
+from ajet.capture.sampling import SamplingPolicy
+from ajet.interfaces.backbone import Metrics
+from ajet.learning.rollouts import plan_group, rounded_up
+from ajet.learning.task_selector import further_tasks
+from ajet.rollout.episode import Plan
+from ajet.rollout.journal import JournalLine
+from ajet.rollout.summary import Ended, rewards_differ, totals
+from ajet.runs.runtime import training_policy
+from ajet.runs.train import validation
 from ajet_verl.dataset import STEPS, PlannedGroup
 from ajet_verl.failures import cause_of, why
 from ajet_verl.pool import MAX_LOST, Pool, Tally

@@ -26,7 +26,10 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from ajet import AjetError, Job
-from ajet.backbones import Learnable, Metrics, Objective, RolloutBatch, Sample, batch_of, objective, packed
+from ajet.interfaces.backbone import Metrics, Sample
+from ajet.learning.batch import Learnable, RolloutBatch, batch_of
+from ajet.learning.objective import Objective, objective
+from ajet.rollout.batch_record import packed
 from ajet_verl.alignment import router_replay
 from ajet_verl.layout import PADDING, TREE, choice, lay_out
 from ajet_verl.lengths import at_once

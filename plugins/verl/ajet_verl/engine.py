@@ -14,8 +14,9 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from ajet import AjetError
-from ajet.backbones import Float32, GenerateRequest, Generation, GenerationDelta, Int16, Int32, open_image
-from ajet.interfaces.engine import room_for
+from ajet.interfaces.engine import Float32, GenerateRequest, Generation, GenerationDelta, Int32, room_for
+from ajet.interfaces.helpers import open_image
+from ajet.types import Int16
 from ajet_verl.images import unexpanded, vision_of
 from ajet_verl.keys import WORKERS
 from ajet_verl.lora import of
@@ -23,7 +24,7 @@ from ajet_verl.lora import of
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-    from ajet.backbones import Vision
+    from ajet.interfaces.vision import Vision
 
 RESUME_SECONDS = 0.2
 """Wait before continuing a request that a server has aborted to load new weights or to train."""

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from ajet import AjetError
-from ajet.backbones import Image
+from ajet.interfaces.engine import Image
 
 if TYPE_CHECKING:
-    from ajet.backbones import Vision
+    from ajet.interfaces.vision import Vision
 
 INPUTS = "multi_modal_inputs"
 """The field of a row with the arguments for the vision tower; and in the tag of a row that has this field."""
@@ -45,7 +45,7 @@ def vision_of(model: Any) -> Vision | None:
     """How a model sees images, for verl's configuration of it; None if it does not. See `sees`."""
     if not sees(model):
         return None
-    from ajet.backbones import Vision
+    from ajet.interfaces.vision import Vision
 
     return Vision(model.processor)
 

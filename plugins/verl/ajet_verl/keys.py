@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ajet.backbones import JobConfig
+    from ajet.job.config import JobConfig
 
 WORKERS = "ajet_verl.workers"
 """Module that registers our engine instead of verl's, named by ``actor_rollout_ref.model.external_lib``."""

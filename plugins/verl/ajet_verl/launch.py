@@ -17,29 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ajet import AjetError, ConfigError, Task, model_source
-from ajet.backbones import (
-    Alarm,
-    Episode,
-    JobSpec,
-    Listeners,
-    NotFinite,
-    Plan,
-    ValidationFailed,
-    alarms_of,
-    check_vocabulary,
-    checkpoints,
-    episode_from_json,
-    held,
-    keep_tokenizer,
-    new_run_dir,
-    newest,
-    recorded_validation,
-    refuse_ruined,
-    said_of,
-    step_of,
-    train_again,
-)
 from ajet.interfaces.backbone import MachineFailed, RunResult
+from ajet.job.models import check_vocabulary
+from ajet.job.spec import JobSpec
+from ajet.learning.alarms import Alarm
+from ajet.learning.collapse import train_again
+from ajet.learning.loop import NotFinite
+from ajet.learning.rollouts import ValidationFailed
+from ajet.rollout.checkpoints import checkpoints, newest, step_of
+from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.journal import episode_from_json
+from ajet.runs.alarms import alarms_of, said_of
+from ajet.runs.callbacks import Listeners
+from ajet.runs.run_dir import held, keep_tokenizer, new_run_dir
+from ajet.runs.train import recorded_validation, refuse_ruined
 from ajet_verl import lora
 from ajet_verl.alignment import RunPaths, compose
 from ajet_verl.cluster import NAMESPACE, check_nodes, cluster, on_this_node, ray_address, wait_for_gpus

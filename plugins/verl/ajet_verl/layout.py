@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ajet import AjetError, ConfigError
-from ajet.backbones import Neighbour, Sample, neighbours
+from ajet.interfaces.backbone import Sample
+from ajet.learning.packing import Neighbour, neighbours
 from ajet_verl import scale
 from ajet_verl.keys import ACTOR, REF
 from ajet_verl.lengths import row_limit, sharing

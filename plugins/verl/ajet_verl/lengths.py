@@ -14,14 +14,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ajet import ConfigError
-from ajet.backbones import BFLOAT16
+from ajet.estimate.memory import BFLOAT16
 from ajet_verl import lora
 from ajet_verl.keys import ACTOR, ENGINES, REF
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from ajet.backbones import JobConfig
+    from ajet.job.config import JobConfig
     from ajet_verl.settings import VerlSettings
 
 ROLLOUT = "actor_rollout_ref.rollout"

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ajet.backbones import LossTokens, Objective
+from ajet.interfaces.backbone import LossTokens
+from ajet.learning.objective import Objective
 from ajet_verl.recorder import Pulse
 
 FIELDS = ("response_mask", "rollout_log_probs", "advantages", "weights", "calls", "weight_versions")

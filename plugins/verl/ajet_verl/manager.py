@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from verl.utils.ray_utils import auto_await
 
-from ajet.backbones import Metrics
+from ajet.interfaces.backbone import Metrics
 from ajet_verl.cluster import on_this_node
 from ajet_verl.conductor import Conductor
 from ajet_verl.recorder import from_text

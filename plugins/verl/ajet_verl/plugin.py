@@ -15,7 +15,9 @@ from ajet_verl.versions import check
 
 if TYPE_CHECKING:
     from ajet import Job
-    from ajet.backbones import Gpus, JobConfig, JobSizes, Layout
+    from ajet.estimate.devices import Gpus
+    from ajet.estimate.layout import JobSizes, Layout
+    from ajet.job.config import JobConfig
 
 
 class Verl(VerlSettings):

@@ -16,7 +16,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ajet import AjetError
-from ajet.backbones import DeadlinePassed, within
+from ajet.rollout.deadline import DeadlinePassed, within
 from ajet_verl.runner import ALIVE_SECONDS, Runner, Unit, UnitEnded
 
 MAX_LOST = 2

@@ -21,7 +21,10 @@ from ray import cloudpickle
 from ray.exceptions import RayError
 
 from ajet import Task
-from ajet.backbones import JobSpec, JournalLine, Metrics, RunRecorder
+from ajet.interfaces.backbone import Metrics
+from ajet.job.spec import JobSpec
+from ajet.rollout.journal import JournalLine
+from ajet.rollout.recorder import RunRecorder
 from ajet_lora.folders import FOLDER
 from ajet_verl.cluster import NAMESPACE
 
@@ -140,7 +143,7 @@ class Recorder:
         self._events.append(Event(phase, step, metrics))
 
     def batch(self, step: int, data: bytes) -> None:
-        """Write what a step trains, as `ajet.backbones.packed` returns it."""
+        """Write what a step trains, as `ajet.rollout.batch_record.packed` returns it."""
         self._run.packed_batch(step, data)
 
     def progress(self, phase: str, done: int, total: int) -> None:

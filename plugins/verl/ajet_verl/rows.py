@@ -19,12 +19,14 @@ import transfer_queue as tq
 from numpy.typing import NDArray
 
 from ajet import AjetError
-from ajet.backbones import Learnable, Span, Timeline
+from ajet.interfaces.backbone import Span
+from ajet.learning.batch import Learnable
+from ajet.tracker.timelines import Timeline
 from ajet_verl.images import COORDINATES, INPUTS, seen
 from ajet_verl.recorder import from_text, to_text
 
 if TYPE_CHECKING:
-    from ajet.backbones import Vision
+    from ajet.interfaces.vision import Vision
 
 READ = ("row",)
 """The fields that `read` needs."""

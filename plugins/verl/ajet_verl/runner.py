@@ -21,25 +21,18 @@ import ray
 import transfer_queue as tq
 
 from ajet import AjetError, Job, WorkflowOutput
-from ajet.backbones import (
-    Board,
-    Ended,
-    Episode,
-    EpisodeRecord,
-    Failure,
-    FailureKind,
-    JournalLine,
-    Learnable,
-    Plan,
-    Runtime,
-    SamplingPolicy,
-    Selection,
-    open_runtime,
-    watching,
-    why_nothing,
-)
-from ajet.backbones import Runner as AttemptRunner
+from ajet.capture.sampling import SamplingPolicy
 from ajet.interfaces.progress import Silent
+from ajet.learning.batch import Learnable, Selection
+from ajet.learning.rollouts import why_nothing
+from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.failures import Failure, FailureKind
+from ajet.rollout.journal import JournalLine
+from ajet.rollout.scheduler import Runner as AttemptRunner
+from ajet.rollout.summary import Ended
+from ajet.rollout.watchdog import Board, watching
+from ajet.runs.runtime import Runtime, open_runtime
+from ajet.tracker.record import EpisodeRecord
 from ajet_verl.dataset import PlannedGroup
 from ajet_verl.engine import Servers, VerlEngine
 from ajet_verl.lengths import row_limit

@@ -15,12 +15,16 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ajet import ConfigError, find_recipe
-from ajet.backbones import ASLEEP, BFLOAT16, FLOAT32, USABLE, JobSizes, Layout, Phase, Training, leaves
+from ajet.estimate.devices import ASLEEP, USABLE
+from ajet.estimate.layout import JobSizes, Layout, Phase
+from ajet.estimate.memory import BFLOAT16, FLOAT32, Training
+from ajet.utils.keys import leaves
 from ajet_verl.keys import ACTOR, ROLLOUT
 from ajet_verl.lengths import GIB, MICRO_BATCH, USUAL, architecture
 
 if TYPE_CHECKING:
-    from ajet.backbones import Gpus, JobConfig
+    from ajet.estimate.devices import Gpus
+    from ajet.job.config import JobConfig
     from ajet_verl.settings import VerlSettings
 
 TENSOR_PARALLEL = f"{ROLLOUT}.tensor_model_parallel_size"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from ajet import Backbone
-from ajet.backbones import nearest
+from ajet.interfaces.helpers import nearest
 from ajet_verl.keys import ENGINES, SECTIONS
 
 Mode = Literal["sync", "colocate_async", "separate_async"]

@@ -25,7 +25,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from ajet import AjetError
-from ajet.backbones import Metrics
+from ajet.interfaces.backbone import Metrics
 from ajet_verl.recorder import recorder_of
 
 SERVER = re.compile(r"\w*server_\w+")

@@ -18,7 +18,7 @@ from verl.trainer.ppo.utils import Role
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.engine_workers import TrainingWorker
 
-from ajet.backbones import Metrics
+from ajet.interfaces.backbone import Metrics
 from ajet_verl import lora
 from ajet_verl.alignment import received
 from ajet_verl.credit import Credit

@@ -23,7 +23,9 @@ from verl.utils.fsdp_utils import fsdp2_clip_grad_norm_, fsdp_version
 from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.engine.utils import postprocess_batch_func
 
-from ajet.backbones import LoraSettings, Sample, pack
+from ajet.interfaces.backbone import Sample
+from ajet.learning.packing import pack
+from ajet.learning.settings import LoraSettings
 from ajet_lora.adapters import Adapters, prepare
 from ajet_lora.folders import FOLDER, saved_adapters
 from ajet_trees.head import Head, Predictions, head_of

@@ -218,7 +218,7 @@ def test_it_is_readable_too(folder: Folder) -> None:
 def test_what_cannot_be_planned_is_exit_code_2(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
 ) -> None:
-    monkeypatch.setattr("ajet.backbones.reported_gpus", lambda fields: [])
+    monkeypatch.setattr("ajet.estimate.devices.reported_gpus", lambda fields: [])
     outcome = folder.ajet("plan", *arguments)
     assert outcome.code == 2 and said in outcome.err and outcome.err.count("\n") == 1
 

@@ -32,7 +32,7 @@ def test_its_commands_run(command, ajet, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(JOB)
     monkeypatch.setattr(
-        "ajet.backbones.reported_gpus", lambda fields: ["NVIDIA H100 80GB HBM3"]
+        "ajet.estimate.devices.reported_gpus", lambda fields: ["NVIDIA H100 80GB HBM3"]
     )  # this machine has none
     done = ajet(*shlex.split(command.removeprefix("$ "))[1:])
     assert done.code == 0, done.out + done.err

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from ajet import Recipe
-from ajet.backbones import Batch
+from ajet.interfaces.backbone import Batch
 from ajet.interfaces.progress import Progress
 from ajet_local.fine_tuned import FineTuned
 from ajet_local.starter import kept

@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ajet.backbones import Chat as Renderer
-from ajet.backbones import normalise
 from ajet.capture.json_schema import make_schema
+from ajet.chat.messages import normalise
+from ajet.chat.renderer import Chat as Renderer
 from ajet_local.smollm2 import tool_words as words
 from ajet_local.smollm2.recipe import TEMPLATE
 from ajet_local.smollm2.tool_chats import Lesson, finding_group, group

@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from ajet import AjetError  # noqa: E402
-from ajet.backbones import TrainSettings  # noqa: E402
 from ajet.interfaces.progress import Silent  # noqa: E402
 from ajet.job.models import find_recipe, model_source  # noqa: E402
+from ajet.learning.settings import TrainSettings  # noqa: E402
 from ajet_local.backbone import Local, LocalEnginePlugin  # noqa: E402
 from ajet_local.starter import kept, trial  # noqa: E402
 from ajet_local.starter.calculator import Calculator  # noqa: E402

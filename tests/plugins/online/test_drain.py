@@ -16,7 +16,8 @@ from tests.plugins.online.serving import CHAT
 SERVER = """
 import asyncio, sys
 from pathlib import Path
-from ajet.backbones import RolloutSettings, SamplingPolicy
+from ajet.capture.sampling import SamplingPolicy
+from ajet.rollout.settings import RolloutSettings
 from ajet.testing import ScriptedEngine
 from ajet_online.keys import Keys
 from ajet_online.processes import Exploring, explore

@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from ajet.capture.gateway.bodies import MOST_BYTES, MOST_PAGE_BYTES
-from ajet.capture.wires import Refused
+from ajet.interfaces.wire import Refused
 from ajet.types import ConfigError, GenerateRequest, Generation
 from ajet_online import explorer
 from ajet_online.keys import Key, Keys, Limits

@@ -21,7 +21,7 @@ from ajet.capture.judge_calls import JudgeCalls, as_json
 from ajet.capture.portal import Portal
 from ajet.capture.refusals import Refusal
 from ajet.capture.respond import EventStream, Reply
-from ajet.capture.wires import Wire
+from ajet.interfaces.wire import Wire
 from ajet.utils.patching import replaced
 
 log = logging.getLogger("ajet")

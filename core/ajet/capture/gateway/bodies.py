@@ -11,7 +11,7 @@ from typing import Any
 
 from ajet.capture.gateway.encodings import check_encoding, decoded
 from ajet.capture.off_loop import off_loop
-from ajet.capture.wires import Refused
+from ajet.interfaces.wire import Refused
 
 MOST_BYTES = 32 << 20
 MOST_PAGE_BYTES = 64 << 10

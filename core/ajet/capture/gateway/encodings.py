@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from ajet.capture.wires import Refused
+from ajet.interfaces.wire import Refused
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 """Formats of `zlib.decompressobj`."""

@@ -31,7 +31,7 @@ from ajet.capture.gateway.origin import foreign
 from ajet.capture.portal import Portal
 from ajet.capture.respond import EventStream, Reply, caller, find_wire, refuse, respond
 from ajet.capture.session import Session
-from ajet.capture.wires import Refused, Wire
+from ajet.interfaces.wire import Refused, Wire
 from ajet.interfaces.workflow import EpisodeEndpoint
 from ajet.types import AjetError
 

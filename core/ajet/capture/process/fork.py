@@ -25,8 +25,8 @@ from ajet.capture.hook import STRAY
 from ajet.capture.refusals import Refusal, Refusals
 from ajet.capture.respond import refuse
 from ajet.capture.session import Session, current_session
-from ajet.capture.wires import Refused, Wire
 from ajet.capture.wires.unanswered import Unanswered
+from ajet.interfaces.wire import Refused, Wire
 
 if TYPE_CHECKING:
     from ajet.capture.gateway.server import Gateway

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ajet.backbones import Answers, JobFile, Judge, MemoryLimit, Model, Seed, Sets, Tasks, With, Workflow
+from ajet.cli.options import Answers, JobFile, Judge, MemoryLimit, Model, Seed, Sets, Tasks, With, Workflow
 
 
 def forecast(
@@ -60,7 +60,8 @@ def forecast(
     given = locals()
     import json
 
-    from ajet.backbones import make_progress, prepared
+    from ajet.reports.progress import make_progress
+    from ajet.runs.jobs import prepared
     from ajet_advice.given import forecast_layers, forecasted
     from ajet_advice.page import page
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ajet.backbones import Backbone, Model, Sets
+from ajet.cli.options import Backbone, Model, Sets
 
 if TYPE_CHECKING:
-    from ajet.backbones import Gpus
+    from ajet.estimate.devices import Gpus
     from ajet_advice.plan import Plan
 
 
@@ -64,8 +64,10 @@ def plan(
     import json
 
     from ajet import ConfigError
-    from ajet.backbones import job_of, make_progress, nearest
+    from ajet.interfaces.helpers import nearest
     from ajet.interfaces.progress import reporting_to
+    from ajet.reports.progress import make_progress
+    from ajet.runs.jobs import job_of
     from ajet_advice.plan import METHODS, Question
     from ajet_advice.plan import plan as make_plan
 
@@ -83,7 +85,8 @@ def plan(
 
 def page(found: Plan) -> Iterator[str]:
     """The plan as lines of text."""
-    from ajet.backbones import USABLE, table
+    from ajet.estimate.devices import USABLE
+    from ajet.utils.terminal import table
     from ajet_advice.plan import gibibytes
 
     sizes, layout, speed = found.sizes, found.layout, found.speed
@@ -134,7 +137,7 @@ def page(found: Plan) -> Iterator[str]:
 def _gpus(text: str | None) -> Gpus:
     """The GPUs of ``--gpus``, else those of this machine. Raises ConfigError."""
     from ajet import ConfigError
-    from ajet.backbones import DEVICES, Gpus, named, parse_gpus, reported_gpus
+    from ajet.estimate.devices import DEVICES, Gpus, named, parse_gpus, reported_gpus
 
     if text is not None:
         return parse_gpus(text)

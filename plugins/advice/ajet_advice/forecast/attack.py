@@ -15,7 +15,10 @@ from textwrap import shorten
 from typing import Any
 
 from ajet import EpisodeView, Job, Judge, JudgeOutput, Task, WorkflowOutput, passthrough
-from ajet.backbones import Episode, called, wilson, within
+from ajet.interfaces.helpers import called
+from ajet.rollout.deadline import within
+from ajet.rollout.episode import Episode
+from ajet.utils.wilson import wilson
 
 MOST_TASKS = 12
 FULL = 0.5

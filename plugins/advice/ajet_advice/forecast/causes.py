@@ -7,7 +7,9 @@ import statistics
 from collections.abc import Iterator
 
 from ajet import ConfigError, Job, model_source
-from ajet.backbones import Episode, read_shape, warnings_of
+from ajet.estimate.shape import read_shape
+from ajet.rollout.episode import Episode
+from ajet.runs.check import warnings_of
 from ajet_advice.forecast.figures import Forecast
 from ajet_advice.forecast.steps import Probe
 

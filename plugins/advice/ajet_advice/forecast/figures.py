@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ajet.backbones import Episode, Interval, Report, wilson
+from ajet.rollout.episode import Episode
+from ajet.runs.check import Report
+from ajet.utils.wilson import Interval, wilson
 from ajet_advice.cost import Cost
 from ajet_advice.forecast.attack import Hole
 from ajet_advice.forecast.noise import Gradient, JudgeNoise

@@ -7,7 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ajet import Engine, Job, Trainer
-from ajet.backbones import Episode, Gpus, Interval, Report, Runtime, asyncrun, examined, judged_groups
+from ajet.estimate.devices import Gpus
+from ajet.rollout.episode import Episode
+from ajet.rollout.groups import judged_groups
+from ajet.runs.check import Report, examined
+from ajet.runs.runtime import Runtime
+from ajet.utils import asyncrun
+from ajet.utils.wilson import Interval
 from ajet_advice.cost import Cost
 from ajet_advice.forecast.attack import Hole, attack
 from ajet_advice.forecast.causes import LEAST_SIGNAL, causes_of, suggestions_of

@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ajet import GroupJudge, Job, JudgeOutput, Trainer, passthrough
-from ajet.backbones import Episode, Runtime, Selection, SelfTeacher, build_batch, called, judged_groups, score
+from ajet.interfaces.helpers import called
+from ajet.learning.batch import Selection, build_batch
+from ajet.learning.self_teacher import SelfTeacher
+from ajet.rollout.episode import Episode
+from ajet.rollout.groups import judged_groups, score
+from ajet.runs.runtime import Runtime
 
 MOST_REJUDGED = 16
 

@@ -15,18 +15,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from ajet import Job
-from ajet.backbones import (
-    METRICS,
-    RUINS,
-    Interval,
-    Ruined,
-    live_lines,
-    recorded_alarms,
-    resolved,
-    train_job,
-    trainer_of,
-)
+from ajet import Job, train_job
+from ajet.job.prepare import resolved
+from ajet.learning.alarm_rules import RUINS
+from ajet.learning.loop import Ruined
+from ajet.rollout.recorder import METRICS, live_lines
+from ajet.runs.alarms import recorded_alarms
+from ajet.runs.runtime import trainer_of
+from ajet.utils.wilson import Interval
 
 GROWTH, GROWTH_FACTOR = 0.08, 3.2
 """How much the log-odds of success rise in a training step: the geometric mean of the 28 recorded runs of the examples

@@ -139,7 +139,8 @@ class DatasetConfig(Config):
     def records(self, *, streaming: bool = False) -> Iterator[dict[str, Any]]:
         """Each record with all its columns; with ``streaming`` none is read before it is asked for, and nothing is stored on
         the disk. Raises ConfigError."""
-        from ajet.backbones import build_plugin, job_layers
+        from ajet.job.layers import job_layers
+        from ajet.job.parts import build_plugin
 
         split = self.split or ("train" if Path(self.path).is_file() else None)
         if split is None:

@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from ajet import AjetError, Algorithm, ConfigError
-from ajet.backbones import Layers, load_plugins
 from ajet.interfaces.helpers import nearest
+from ajet.job.config import Layers
+from ajet.plugins import load_plugins
 from ajet_agentscope.tuner.config import AlgorithmConfig, DatasetConfig, TunerModelConfig
 from ajet_trinity_files.files import TrinityFile
 from ajet_trinity_files.keys import SAME

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from ajet import AjetError, ConfigError
-from ajet.backbones import Comparison, Outcome, Spent, compare, describe_comparison, verdict
+from ajet.reports.comparison import Comparison, Outcome, compare, describe_comparison, verdict
+from ajet.types import Spent
 from ajet_agentscope.tuner.config import (
     DatasetConfig,
     JudgeOutput,

@@ -10,8 +10,11 @@ from typing import Any
 
 import ajet
 from ajet import ConfigError
-from ajet.backbones import DEFAULT_BACKBONE, Layers, job_layers, load_plugins
 from ajet.interfaces.helpers import nearest
+from ajet.job import DEFAULT_BACKBONE
+from ajet.job.config import Layers
+from ajet.job.layers import job_layers
+from ajet.plugins import load_plugins
 from ajet_agentscope.layout import Layout
 from ajet_agentscope.trinity_compat import make_importable
 from ajet_agentscope.tuner import auxiliary, trinity_file

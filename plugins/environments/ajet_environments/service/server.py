@@ -22,19 +22,13 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from ajet.backbones import (
-    LARGE_BODY,
-    QUEUED,
-    Bodies,
-    Gone,
-    Refused,
-    foreign,
-    listen,
-    off_loop,
-    read_object,
-    stopped,
-    url_of,
-)
+from ajet.capture.gateway.bodies import Bodies, Gone
+from ajet.capture.gateway.listening import QUEUED, listen, url_of
+from ajet.capture.gateway.origin import foreign
+from ajet.capture.gateway.stopping import stopped
+from ajet.capture.limits import LARGE_BODY
+from ajet.capture.off_loop import off_loop
+from ajet.interfaces.wire import Refused, read_object
 from ajet_environments.service.protocol import PATHS, State
 
 log = logging.getLogger("ajet")
@@ -439,7 +433,7 @@ def _failed(error: str) -> bytes:
 def _config(app: EnvironmentServer) -> Any:
     import uvicorn
 
-    from ajet.backbones import BACKLOG, make_protocol
+    from ajet.capture.gateway.http_server import BACKLOG, make_protocol
 
     return uvicorn.Config(
         app,

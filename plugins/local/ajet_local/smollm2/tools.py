@@ -15,7 +15,8 @@ from ajet_local.fine_tuned import FineTuned
 from ajet_local.smollm2.recipe import SmolLM2
 
 if TYPE_CHECKING:
-    from ajet.backbones import Chat, Sample
+    from ajet.chat.renderer import Chat
+    from ajet.interfaces.backbone import Sample
     from ajet_local.smollm2.tool_chats import Lesson
     from ajet_local.starter.transcripts import Transcript
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ajet import AjetError
-from ajet.backbones import CHECKPOINTS, restore, write_checkpoint
+from ajet.rollout.checkpoints import CHECKPOINTS, restore, write_checkpoint
 
 if TYPE_CHECKING:
     from ajet.interfaces.progress import Progress

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ajet.backbones import Batch, Sample, sft_batch
+from ajet.interfaces.backbone import Batch, Sample
 from ajet.interfaces.engine import Engine
+from ajet.learning.sft import sft_batch
 from ajet_local.starter.transcripts import Transcript, make_sample
 
 WARM_UP = 10

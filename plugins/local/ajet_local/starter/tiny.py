@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ajet import Recipe
 
 if TYPE_CHECKING:
-    from ajet.backbones import Metrics, Sample
+    from ajet.interfaces.backbone import Metrics, Sample
     from ajet.interfaces.progress import Progress
     from ajet_local.starter.kept import Kept
     from ajet_local.starter.phases import Goal, Phase

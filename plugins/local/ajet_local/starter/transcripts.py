@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ajet.backbones import Sample, Span
+from ajet.interfaces.backbone import Sample, Span
 
 Chat = list[dict[str, Any]]
 

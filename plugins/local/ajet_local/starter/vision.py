@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ajet_local.starter.tiny import TinyRecipe
 
 if TYPE_CHECKING:
-    from ajet.backbones import Sample, Vision
+    from ajet.interfaces.backbone import Sample
+    from ajet.interfaces.vision import Vision
     from ajet_local.starter.phases import Phase
     from ajet_local.starter.transcripts import Transcript
 
@@ -158,7 +159,7 @@ class StarterVision(TinyRecipe):
         from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-        from ajet.backbones import Vision
+        from ajet.interfaces.vision import Vision
         from ajet_local.processors import images_only
 
         images = Qwen2VLImageProcessorPil(
@@ -172,7 +173,7 @@ class StarterVision(TinyRecipe):
 
     def samples(self, model: Any, tokenizer: Any) -> tuple[Any, Callable[[Transcript], Sample]]:
         """See `TinyRecipe.samples`."""
-        from ajet.backbones import Chat
+        from ajet.chat.renderer import Chat
         from ajet_local.sight import vision_of_model
 
         chat = Chat(tokenizer, "qwen2_5_vl", vision=vision_of_model(model))
@@ -192,7 +193,7 @@ class _ChatSamples:
     """Transcripts with images as samples: the assistant's tokens, found by ChatML's marks, are trained."""
 
     def __init__(self, chat: Any) -> None:
-        from ajet.backbones import Images
+        from ajet.chat.images import Images
 
         self._chat, self._images = chat, Images()
         header = chat.tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
@@ -204,7 +205,7 @@ class _ChatSamples:
 
         import numpy as np
 
-        from ajet.backbones import normalise
+        from ajet.chat.messages import normalise
         from ajet_local.starter.transcripts import make_sample
 
         taken, images = self._images.take(transcript.messages)

@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from ajet import ConfigError
-from ajet.backbones import under
 from ajet.interfaces.helpers import read_yaml
 from ajet.interfaces.workflow import todays_name
+from ajet.utils.keys import under
 from ajet_trinity_files.keys import TABLE, with_rules
 
 SECTIONS = ("ajet", "astuner", "astune")

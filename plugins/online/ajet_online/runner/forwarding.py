@@ -20,21 +20,14 @@ from typing import Any
 
 import httpx2
 
-from ajet.backbones import (
-    BUILTIN_WIRES,
-    Matcher,
-    Portal,
-    Refused,
-    Reply,
-    Unanswered,
-    Wire,
-    find_unanswered,
-    find_wire,
-    httpx,
-    install_translated,
-    passing_through,
-    refuse,
-)
+from ajet.capture.clients import httpx, install_translated
+from ajet.capture.clients.translated import Matcher
+from ajet.capture.context import passing_through
+from ajet.capture.portal import Portal
+from ajet.capture.respond import Reply, find_wire, refuse
+from ajet.capture.wires.builtin import BUILTIN_WIRES
+from ajet.capture.wires.unanswered import Unanswered, find_unanswered
+from ajet.interfaces.wire import Refused, Wire
 from ajet_online.runner.shadow import Shadow, current_shadow, in_shadow_run
 
 SAMPLING = ("temperature", "top_p", "top_k", "topP", "topK", "seed")

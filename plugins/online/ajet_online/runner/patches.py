@@ -10,7 +10,8 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from types import ModuleType
 
-from ajet.backbones import Patch, when_imported
+from ajet.interfaces.helpers import when_imported
+from ajet.utils.patching import Patch
 from ajet_online.runner.frameworks.agentscope import agentscope_agents_watched, agentscope_tools_guarded
 from ajet_online.runner.frameworks.autogen import assistants_watched, autogen_tools_guarded
 from ajet_online.runner.frameworks.langchain import graphs_watched, langchain_tools_guarded

@@ -13,7 +13,7 @@ from types import FunctionType, MethodType
 from typing import Any, TypeVar, overload
 
 from ajet import ConfigError
-from ajet.backbones import replaced
+from ajet.interfaces.helpers import replaced
 from ajet_online.runner.calling import is_async
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol
 
-from ajet.backbones import steps_with
+from ajet.interfaces.helpers import steps_with
 from ajet_online.runner.shadow import in_shadow_run
 
 

@@ -10,8 +10,12 @@ from trinity.algorithm.entropy_loss_fn import EntropyLossFn
 from trinity.algorithm.policy_loss_fn import PolicyLossFn
 from verl.utils.metric import AggregationType, Metric
 
-from ajet.backbones import Layers, LossTokens, Objective, TrainSettings, build_plugin, objective
 from ajet.interfaces.algorithm import Algorithm
+from ajet.interfaces.backbone import LossTokens
+from ajet.job.config import Layers
+from ajet.job.parts import build_plugin
+from ajet.learning.objective import Objective, objective
+from ajet.learning.settings import TrainSettings
 from ajet_trinity.remote.optimizer import set_rate
 from ajet_trinity.spool import measure
 

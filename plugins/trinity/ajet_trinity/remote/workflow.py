@@ -20,7 +20,8 @@ from trinity.common.experience import EID, Experience
 from trinity.common.workflows import Workflow
 
 from ajet import ConfigError, Job
-from ajet.backbones import Episode, Timeline
+from ajet.rollout.episode import Episode
+from ajet.tracker.timelines import Timeline
 from ajet_trinity.explorer import Agent, ServedEngine
 
 _agents: dict[tuple[Path, str], Agent] = {}

@@ -9,7 +9,7 @@ from functools import partial, wraps
 from types import MethodType, ModuleType
 from typing import Any
 
-from ajet.backbones import replaced, replaced_in_all
+from ajet.interfaces.helpers import replaced, replaced_in_all
 from ajet_online.runner.shadow import current_shadow, in_shadow_run, is_read_only
 from ajet_online.runner.watching import Describe, Repeatable, state_of, watched, with_state
 

@@ -11,7 +11,7 @@ from functools import partial, wraps
 from types import ModuleType
 from typing import Any
 
-from ajet.backbones import replaced_in_all
+from ajet.interfaces.helpers import replaced_in_all
 from ajet_online.runner.shadow import current_shadow, is_read_only
 from ajet_online.runner.watching import Repeatable, watched
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from ajet import AjetError
-from ajet.backbones import replaced
+from ajet.interfaces.helpers import replaced
 from ajet_online.runner.shadow import current_shadow, is_read_only
 from ajet_online.runner.watching import Repeatable, watched
 
