@@ -11,9 +11,9 @@ import pytest
 import ajet
 from ajet.cli.check import check
 from ajet.cli.evaluate import evaluate
+from ajet.cli.fine_tune import sft
 from ajet.cli.options import with_options
 from ajet.cli.run import run
-from ajet.cli.sft import sft
 from ajet.job.arguments import ARGUMENTS, TUNING
 from ajet.job.config import explain
 from ajet_advice.commands.plan import plan

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ajet.foreign.platforms import platform_defaults
-from ajet.foreign.versions import Needed, Requirements
+from ajet.foreign.versions import Needed, Requirements, platform_defaults
 from ajet.types import ConfigError
 
 PROGRAM = Needed("program", ("1.2",), "pip install program==1.2", exact=True)

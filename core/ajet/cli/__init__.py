@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -26,19 +26,16 @@ from ajet.cli import (
     config,
     docs,
     doctor,
-    dpo,
     evaluate,
     export,
-    list_runs,
+    fine_tune,
     new_plugin,
     plugins,
     run,
     serve,
-    sft,
     show,
 )
 from ajet.cli.options import with_options
-from ajet.cli.unfinished import end_children, unfinished
 
 if TYPE_CHECKING:
     from ajet.types import AjetError
@@ -193,9 +190,9 @@ def _commands() -> TyperGroup:
     app.callback()(_program)
     app.command("run")(run.run)
     app.command("eval")(evaluate.evaluate)
-    app.command("sft")(sft.sft)
-    app.command("dpo")(dpo.dpo)
-    app.command("list")(list_runs.list_runs)
+    app.command("sft")(fine_tune.sft)
+    app.command("dpo")(fine_tune.dpo)
+    app.command("list")(show.list_runs)
     app.command("show")(show.show)
     app.command("check")(check.check)
     app.command("serve")(serve.serve)
@@ -299,3 +296,33 @@ def _tell(error: AjetError | str) -> None:
     if not isinstance(error, str) and error.where:
         error = f"{with_options(error.where)}: {error.text}"
     print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+
+
+# What an agent has left running when a command is over, and Python would wait for: threads, and child processes of
+# `multiprocessing`.
+
+
+def unfinished() -> list[str]:
+    """Each of them, with the line of the user's code where a thread is."""
+    main = threading.main_thread()
+    threads = [t for t in threading.enumerate() if t is not main and not t.daemon]
+    return [*map(_described, threads), *(f"process {child.pid} ({child.name})" for child in _children())]
+
+
+def end_children() -> None:
+    """Send SIGTERM to the child processes."""
+    for child in _children():
+        child.terminate()
+
+
+def _children() -> list[Any]:
+    multiprocessing = sys.modules.get("multiprocessing")
+    return multiprocessing.active_children() if multiprocessing else []
+
+
+def _described(thread: threading.Thread) -> str:
+    from ajet.capture.process.uncaptured import location_on_stack
+
+    frame = sys._current_frames().get(thread.ident or 0)
+    at = location_on_stack(frame, through_loops=True)
+    return f"thread {thread.name}{f' at {at}' if at else ''}"

@@ -1,11 +1,13 @@
-"""Checks the installed versions of another program and of what it needs."""
+"""Checks the installed versions of another program and of what it needs, and finds its platforms."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ajet.types import ConfigError, Finding
 
@@ -110,3 +112,13 @@ def _version(name: str) -> str | None:
 
 def _begins(version: str, tested: str) -> bool:
     return re.match(rf"{re.escape(tested)}(?!\d)", version) is not None
+
+
+def platform_defaults(backbone: str) -> Mapping[str, Any]:
+    """A platform's values for dotted keys of the program: the mapping behind the entry point, in the group
+    ``ajet_BACKBONE.platforms``, that the variable BACKBONE_PLATFORM names; {} if there is none of that name."""
+    name = os.environ.get(f"{backbone.upper()}_PLATFORM", "")
+    for entry in importlib.metadata.entry_points(group=f"ajet_{backbone}.platforms", name=name):
+        values: Mapping[str, Any] = entry.load()
+        return values
+    return {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import statistics
 import time
 from collections import Counter
@@ -22,13 +24,12 @@ from ajet.job.models import about, find_recipe
 from ajet.learning.batch import Selection
 from ajet.learning.credit import advantages
 from ajet.learning.rollouts import plan_step
-from ajet.rollout.episode import Episode
+from ajet.rollout.episode import Episode, Fork
 from ajet.rollout.failures import Failure, FailureKind
 from ajet.rollout.groups import judged_groups
 from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.summary import failures, summarize
 from ajet.runs.chat_format import ChatFormatReport, describe
-from ajet.runs.repeats import repeats
 from ajet.runs.run_dir import keep_tokenizer, new_run_dir
 from ajet.runs.runtime import Runtime, open_runtime, training_policy
 from ajet.services.scripted_engine import ScriptedEngine
@@ -39,7 +40,6 @@ from ajet.tracker.forest import forest
 from ajet.tracker.record import merging_key, sampled
 from ajet.utils.asyncrun import run
 from ajet.utils.letters import LONG, letters
-from ajet.utils.machine import total_memory
 
 MUCH = 0.1
 """The share of answers from which a fault is worth a warning."""
@@ -429,3 +429,24 @@ def spread(values: Sequence[float]) -> str:
 
 def _below(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
     return {k.removeprefix(prefix): n for k, n in counters.items() if k.startswith(prefix) and n}
+
+
+async def repeats(runtime: Runtime, episodes: Sequence[Episode]) -> str | None:
+    """What is different when the first episode that did not fail runs again: empty if nothing is; None if all failed."""
+    first = next((e for e in episodes if e.failure is None and e.record.calls), None)
+    if first is None:
+        return None
+    whole = Fork(first.id, len(first.record.calls), first.record)
+    plan = replace(first.plan, id=f"{first.id}/again", fork=whole)
+    again = await runtime.runner(training_policy(runtime.job)).run(plan, 0)
+    return again.error
+
+
+def total_memory() -> int:
+    """Bytes of this machine's memory, or of the container's if that has a limit of its own; 0 if unknown."""
+    total = 0
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # names that this system does not have
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # "max" means none
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return total

@@ -28,7 +28,7 @@ from ajet.interfaces.service import Service
 from ajet.job.config import Layers
 from ajet.job.parts import build_service
 from ajet.types import AjetError, ConfigError
-from ajet.utils.interrupt import interrupt_main_thread
+from ajet.utils.asyncrun import interrupt_main_thread
 from ajet.utils.process_group import signal_group
 from ajet.utils.terminal import tell
 

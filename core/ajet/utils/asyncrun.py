@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -23,7 +23,6 @@ from weakref import WeakSet
 
 from ajet.types import AjetError
 from ajet.utils.breakpoints import under_debugger
-from ajet.utils.interrupt import interrupt_main_thread
 from ajet.utils.user_code import is_users
 
 T = TypeVar("T")
@@ -253,3 +252,20 @@ def _on_ctrl_c(handler: Callable[..., object]) -> Iterator[None]:
 
 def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
+
+
+def interrupt_main_thread(ended: threading.Event, waits: Iterable[float]) -> bool:
+    """Send SIGINT to the main thread and wait for ``ended``, once for each number of seconds in ``waits``. Returns
+    whether the event was set in time.
+
+    Pass one number more than the interruptions that the main thread needs. Python calls a signal's handler between two
+    instructions or when the signal interrupts a system call. A signal that arrives between the two, as the main thread
+    begins to wait, is noticed only with the next one, and both count as one.
+    """
+    main = threading.main_thread().ident
+    assert main is not None
+    for seconds in waits:
+        signal.pthread_kill(main, signal.SIGINT)
+        if ended.wait(seconds):
+            return True
+    return False

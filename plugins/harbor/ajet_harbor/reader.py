@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from ajet import ConfigError, Task
 from ajet.interfaces.reader import SelectingReader
-from ajet_harbor import loop
+from ajet_harbor import trials
 from ajet_harbor.versions import harbor
 
 
@@ -63,7 +63,7 @@ class HarborTasks(SelectingReader):
     def _downloaded(self) -> Sequence[Path]:
         where = self.registry_path or self.registry_url or "Harbor's registry"
         try:
-            return loop.submit(_download(self)).result()
+            return trials.submit(_download(self)).result()
         except Exception as error:  # of the file, the network, git, or a dataset that is not there
             raise ConfigError(f"dataset {self.dataset!r} of {where}: {one_line(error)}.") from error
 

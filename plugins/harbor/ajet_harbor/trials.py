@@ -14,16 +14,17 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from ajet_harbor import loop
 from ajet_harbor.versions import harbor
 
 run_dir: Path | None = None
@@ -76,7 +77,7 @@ class Trials:
         """Run a trial with a name of `new_name`: its result and its folder. ``ready`` is awaited with the trial when its sandbox
         has started, before its agent does. If the caller is cancelled, the trial ends in its own time."""
         name = config.trial_name
-        running = self._running[name] = loop.submit(self._run(config, ready))
+        running = self._running[name] = submit(self._run(config, ready))
         running.add_done_callback(lambda _: self._running.pop(name, None))
         return await asyncio.wrap_future(running)
 
@@ -84,7 +85,7 @@ class Trials:
         """Cancel the trials that run, and wait until nothing is left of them."""
         for running in list(self._running.values()):
             running.cancel()
-        loop.submit(asyncio.sleep(0)).result()  # what has just been submitted has then begun, or never will
+        submit(asyncio.sleep(0)).result()  # what has just been submitted has then begun, or never will
         _, late = wait(list(self._ending.values()), timeout=SECONDS_TO_END)
         if self._engine:
             if late:
@@ -165,3 +166,22 @@ def _named_by_a_process(names: Sequence[str]) -> bool:
 
 def _lock_of(noted: Path) -> Path:
     return noted.with_name(f"{noted.name}.lock")
+
+
+# One event loop for all trials of a process. Harbor guards what trials share, such as the build of an image, with locks that
+# belong to one event loop, but each run of AgentJet has a loop of its own. And a trial that is cancelled needs seconds to stop
+# its container, while a cancelled workflow is abandoned after two: here it ends in its own time.
+
+T = TypeVar("T")
+
+
+def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    """Run a coroutine in the trials' loop. Cancelling the future cancels it."""
+    return asyncio.run_coroutine_threadsafe(coroutine, _loop())
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="harbor", daemon=True).start()
+    return loop

@@ -15,8 +15,7 @@ from pydantic import Field
 from ajet import RunStart
 from ajet.interfaces.logger import Metrics
 from ajet_loggers.episodes import COLUMNS, Row, text
-from ajet_loggers.run_ids import keep_id, known_id
-from ajet_loggers.tool import Destination, Tool, flat
+from ajet_loggers.tool import Destination, Tool, flat, keep_id, known_id
 
 AT_ONCE = 100
 """Parameters and metrics of one request; MLflow allows no more parameters."""

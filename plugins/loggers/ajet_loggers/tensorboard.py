@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,9 +12,10 @@ import yaml
 from pydantic import Field, PrivateAttr
 
 from ajet import CheckpointSaved, EpisodeEnd, Logger, RunStart
+from ajet.interfaces.events import Image
+from ajet.interfaces.helpers import open_image
 from ajet.interfaces.logger import Metrics
 from ajet_loggers.episodes import COLUMNS, Row, Sample
-from ajet_loggers.pictures import png
 
 
 class TensorBoard(Logger):
@@ -125,3 +128,20 @@ def _one_line(value: Any) -> str:
 def _code(text: str) -> str:
     """A block of code in Markdown: each line is indented."""
     return "\n".join(f"    {line}" for line in text.splitlines() or [""])
+
+
+@dataclass(frozen=True, slots=True)
+class Png:
+    """A PNG file and its size in pixels."""
+
+    data: bytes
+    width: int
+    height: int
+
+
+def png(image: Image) -> Png:
+    """An image as a PNG file in RGB."""
+    opened = open_image(image)
+    out = io.BytesIO()
+    opened.save(out, "PNG")
+    return Png(out.getvalue(), opened.width, opened.height)

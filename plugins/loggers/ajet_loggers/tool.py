@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -12,7 +13,7 @@ from typing import Any, ClassVar, Protocol, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from ajet import CheckpointSaved, EpisodeEnd, Logger, RunEnd, RunStart
-from ajet.interfaces.helpers import Outbox
+from ajet.interfaces.helpers import Outbox, write_whole
 from ajet.interfaces.logger import Metrics
 from ajet.interfaces.progress import current_progress
 from ajet_loggers.episodes import Row, Sample
@@ -144,3 +145,25 @@ def flat(values: Any, prefix: str = "") -> dict[str, Any]:
         return {prefix: values}
     nested = (flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in values.items())
     return {key: value for part in nested for key, value in part.items()}
+
+
+RUN_IDS = "loggers.json"
+"""The file: an object with the id for each tool."""
+
+
+def known_id(run_dir: Path, tool: str) -> str | None:
+    """The id under which the run folder was logged before, None for a new run."""
+    return _read(run_dir).get(tool)
+
+
+def keep_id(run_dir: Path, tool: str, run_id: str) -> None:
+    """Remember the id of the run."""
+    write_whole(run_dir / RUN_IDS, json.dumps({**_read(run_dir), tool: run_id}, indent=2))
+
+
+def _read(run_dir: Path) -> dict[str, str]:
+    try:
+        found = json.loads((run_dir / RUN_IDS).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return dict(found)

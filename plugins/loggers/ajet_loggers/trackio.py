@@ -12,8 +12,7 @@ from pydantic import Field
 from ajet import RunStart
 from ajet.interfaces.logger import Metrics
 from ajet_loggers.episodes import COLUMNS, Row
-from ajet_loggers.run_ids import keep_id, known_id
-from ajet_loggers.tool import Destination, Tool
+from ajet_loggers.tool import Destination, Tool, keep_id, known_id
 
 
 class Trackio(Tool):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ajet import ConfigError, Task
 from ajet.interfaces.backbone import Metrics, RunResult
 from ajet.interfaces.engine import Sampling
+from ajet.interfaces.helpers import write_whole
+from ajet.interfaces.prompts import as_yaml
 from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.summary import totals
 from ajet.runs.callbacks import Listeners
@@ -17,7 +20,6 @@ from ajet.runs.runtime import Runtime
 from ajet_prompts.budget import Budget, SearchEnded
 from ajet_prompts.candidates import Candidates, Ran, Texts
 from ajet_prompts.remembered import Remembered
-from ajet_prompts.result import FILE, write_prompts
 from ajet_prompts.search import Candidate, Search
 
 T = TypeVar("T")
@@ -199,3 +201,18 @@ class Running:
 
     def _spent(self) -> float:
         return self._proposer.spent.cost + (self._answers.spent.cost if self._answers else 0.0)
+
+
+FILE = "prompts.yaml"
+
+
+def write_prompts(file: Path, best: Candidate, first: Candidate, tasks: int) -> None:
+    """Write the best texts, with what is known of them as comments. Raises AjetError."""
+    how = f"Mean reward on {tasks} validation tasks: {best.reward:.4g}, before {first.reward:.4g}."
+    same = "# No better texts were found: these are the first ones.\n" if best.number == first.number else ""
+    write_whole(
+        file,
+        f"# Texts for ajet.prompt, found by `ajet tune-prompt`. {how}\n{same}"
+        "# In a job: `prompts: FILE`. For the agent alone: AJET_PROMPTS=FILE. The texts may be edited.\n"
+        f"{as_yaml(best.texts)}",
+    )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ajet import ConfigError
-from ajet.foreign.platforms import platform_defaults
+from ajet.foreign.versions import platform_defaults
 from ajet.interfaces.helpers import nearest
 from ajet.learning.objective import objective
 from ajet.utils.keys import leaves, under

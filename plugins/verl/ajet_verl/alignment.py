@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ajet import ConfigError
-from ajet.foreign.platforms import platform_defaults
+from ajet.foreign.versions import platform_defaults
 from ajet.learning.objective import objective
 from ajet.utils.keys import leaves, under
 from ajet_verl import layout, lengths, lora, scale

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ajet.utils.wilson import wilson
-from ajet_advice.pass_at_k import fitted, foreseen_signal, pass_at_k, signal
+from ajet_advice.forecast.figures import fitted, foreseen_signal, pass_at_k, signal
 
 
 def test_pass_at_k_is_the_share_of_subsets_with_a_pass() -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ajet.plugins import load_plugins
-from ajet_loggers.run_ids import known_id
+from ajet_loggers.tool import known_id
 from tests.pages import ROOT, blocks, files, page
 
 from .collector import collector

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ajet_loggers.mlflow import LONGEST_PARAM
-from ajet_loggers.run_ids import known_id
+from ajet_loggers.tool import known_id
 
 from .conftest import Run
 from .logged import Logged, load, rows_of, same_as_the_run_folder

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from ajet import ConfigError
-from ajet_loggers.run_ids import known_id
+from ajet_loggers.tool import known_id
 
 from .conftest import Run
 from .logged import Logged, job_of, load, recorded, same_as_the_run_folder

@@ -15,8 +15,7 @@ from ajet import ConfigError, EpisodeEnd, RunStart, Task
 from ajet.types import Metrics
 from ajet_loggers import tool as tool_module
 from ajet_loggers.episodes import COLUMNS, LONGEST, Row, Sample, row
-from ajet_loggers.run_ids import keep_id, known_id
-from ajet_loggers.tool import Destination, Tool, flat
+from ajet_loggers.tool import Destination, Tool, flat, keep_id, known_id
 from tests.core.test_hooks import Training, training  # noqa: F401
 
 from .conftest import Run

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ajet_loggers.run_ids import known_id
+from ajet_loggers.tool import known_id
 
 from .conftest import Run
 from .logged import Logged, same_as_the_run_folder

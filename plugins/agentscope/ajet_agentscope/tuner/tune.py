@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from ajet.job.layers import job_layers
 from ajet.plugins import load_plugins
 from ajet_agentscope.layout import Layout
 from ajet_agentscope.trinity_compat import make_importable
-from ajet_agentscope.tuner import auxiliary, trinity_file
+from ajet_agentscope.tuner import trinity_file
 from ajet_agentscope.tuner.config import (
     AlgorithmConfig,
     DatasetConfig,
@@ -33,7 +35,16 @@ from ajet_agentscope.tuner.experiment import (
     run_to_resume,
 )
 from ajet_agentscope.tuner.functions import TunerJudge, check_judge_function, check_workflow_function
-from ajet_agentscope.tuner.keys import TINKER, JobKeys, algorithm_keys, model_keys, refuse, steps_key
+from ajet_agentscope.tuner.keys import (
+    TINKER,
+    JobKeys,
+    algorithm_keys,
+    model_keys,
+    one_engine,
+    refuse,
+    steps_key,
+    template_reads,
+)
 from ajet_trinity_files.files import training_file
 
 log = logging.getLogger("ajet")
@@ -122,7 +133,7 @@ def tune(
         keys.values["run.dir"] = str(folder / "runs")
     with (
         removed_if_nothing_runs(folder),
-        auxiliary.served(auxiliary_models or {}) as models,
+        served(auxiliary_models or {}) as models,
         keys.named_by_field(),
     ):
         _target_keys(keys, models, file)
@@ -205,3 +216,40 @@ def _addresses(models: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, s
     return {
         name: {k: str(v) for k, v in model.items()} for name, model in named.items() if "base_url" in model
     }
+
+
+@contextmanager
+def served(models: Mapping[str, Any]) -> Iterator[dict[str, dict[str, Any]]]:
+    """A block in which the models answer: name -> the chat model of a target, as in ``targets.NAME.frozen_model``. A model is a
+    TunerModelConfig, or such a mapping, for one that is served elsewhere. Raises AjetError."""
+    with ExitStack() as stack:
+        yield {name: _served(name, model, stack) for name, model in models.items()}
+
+
+def _served(name: str, model: Any, stack: ExitStack) -> dict[str, Any]:
+    if not re.fullmatch(r"[\w-]+", name) or name == "policy":
+        raise ConfigError(
+            f"auxiliary_models: {name!r}: use letters, digits, _ and - in the name; 'policy' is the trained model."
+        )
+    if isinstance(model, Mapping):
+        return dict(model)
+    config = ours(TunerModelConfig, model)
+    refuse(config, {"tinker_config": "an auxiliary model is not trained. Remove it."})
+    template_reads(config)
+    one_engine(config, "an auxiliary model is served with one engine on one device")
+    template = {} if config.enable_thinking is None else {"enable_thinking": config.enable_thinking}
+    server = stack.enter_context(
+        ajet.serve(
+            config.model_path,
+            temperature=config.temperature,
+            top_p=config.top_p,
+            max_tokens=min(config.max_tokens, config.max_model_len),
+            context_length=config.max_model_len,
+            chat_template=template,
+        )
+    )
+    # The job names the variable, because a copy of the job is kept with the run.
+    variable = f"AJET_AUXILIARY_{re.sub(r'[^A-Z0-9]', '_', name.upper())}_KEY"
+    os.environ[variable] = server.api_key
+    stack.callback(os.environ.pop, variable, None)
+    return {"type": "openai", "base_url": server.base_url, "model": server.model, "api_key_env": variable}

@@ -1,4 +1,4 @@
-"""``ajet dpo``: direct preference optimization on pairs of chats, through the trainer that ``ajet run`` uses."""
+"""``ajet sft`` and ``ajet dpo``: fine-tuning on transcripts or on pairs of chats, through the trainer that ``ajet run`` uses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,30 @@ import typer
 
 from ajet.cli.options import MemoryLimit, Sets
 from ajet.job import DEFAULT_BACKBONE
+
+
+def sft(
+    model: Annotated[str, typer.Option(help="Folder or Hugging Face id to start from.")],
+    transcripts: Annotated[
+        Path, typer.Option(help='File with one {"messages": […], "tools": […]} per line.')
+    ],
+    output: Annotated[Path, typer.Option(help="New folder for the metrics and the checkpoint.")],
+    backbone: Annotated[str, typer.Option(help="The backbone whose trainer to use.")] = DEFAULT_BACKBONE,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the transcripts.")] = 1,
+    batch_size: Annotated[int, typer.Option(min=1, help="Transcripts per optimizer step.")] = 32,
+    learning_rate: Annotated[float, typer.Option(help="AdamW learning rate.")] = 1e-5,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for the transcripts' order.")] = 0,
+    memory_limit: MemoryLimit = None,
+    set: Sets = None,
+) -> None:
+    """Fine-tune a model on transcripts: every assistant turn is learned."""
+    given = locals()
+    from ajet.reports.progress import make_progress
+    from ajet.runs import jobs
+
+    with make_progress() as progress:
+        checkpoint = jobs.sft(given, progress)
+    print(f"model  {checkpoint}")
 
 
 def dpo(
