@@ -197,13 +197,13 @@ class Known:
     ) -> Any:
         """The forecast of a job."""
         from ajet.runs.runtime import trainer_of
-        from ajet_advice.forecast.forecast import Asked
+        from ajet_advice.forecast.forecast import ForecastRequest
         from ajet_advice.forecast.forecast import forecast as make_forecast
         from ajet_advice.forecast.steps import probe
 
         probed = probe(job, probe_steps) if probe_steps else None
         trainer = trainer_of(job)
-        asked = Asked(episodes=max(episodes, first * 8), target=TARGET, attack=attacks)
+        asked = ForecastRequest(episodes=max(episodes, first * 8), target=TARGET, attack=attacks)
         return make_forecast(job, trainer.engine, asked, trainer=trainer, probe=probed)
 
     def run(self, job: Any, steps: int, train_job: Any) -> tuple[list[float], list[str], float]:
@@ -213,13 +213,13 @@ class Known:
         from ajet.learning.alarms import Alarms
         from ajet.reports.folder import read_run
         from ajet.reports.verdict import verdict_of
-        from ajet.rollout.summary import Answers
+        from ajet.rollout.summary import AnswerSums
         from ajet.runs.runtime import trainer_of
 
         spent = [0.0]
         train = job.config.train.model_copy(update={"steps": steps})
         job = replace(job, config=job.config.model_copy(update={"train": train}), validation=())
-        with timed(Alarms, "step", spent), timed(Answers, "of", spent):
+        with timed(Alarms, "step", spent), timed(AnswerSums, "of", spent):
             began = time.process_time()
             result = train_job(job, trainer_of(job))
             share = spent[0] / (time.process_time() - began)

@@ -44,7 +44,7 @@ import httpx
 import yaml
 
 from ajet_online import Runner, SamplingRate
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.versions import Version, Versions
 
 KEY = "bench-key-0123456789"
@@ -220,7 +220,7 @@ def learned(folder: Path, seed: int, minutes: float, recovery: float) -> dict[st
         program("serve", "starter", folder=folder, port=free_port()) as control,
         program("online", "job.yaml", "--set", f"run.seed={seed}", folder=folder, port=free_port()) as url,
     ):
-        store = Store.open(str(folder / "traces.db"))
+        store = TraceStore.open(str(folder / "traces.db"))
         versions = Versions(store)
         users = Users(url, seed)
         found["acceptance_before"] = accepted(url, seed)
@@ -255,7 +255,7 @@ def learned(folder: Path, seed: int, minutes: float, recovery: float) -> dict[st
     return found
 
 
-def wait_until_idle(store: Store) -> None:
+def wait_until_idle(store: TraceStore) -> None:
     """Until no update is possible with what is rated, and the explorer serves the last version."""
     versions = Versions(store)
     while store.waiting(by_run=True) >= JOB["train"]["batch_size"] and (

@@ -108,7 +108,7 @@ def serve_here(folder: Path) -> None:
     from ajet_local.starter.calculator import Calculator
     from ajet_online.explorer import exploring
     from ajet_online.keys import Key, Keys
-    from ajet_online.store import Store
+    from ajet_online.store import TraceStore
 
     engine = ScriptedEngine(
         Calculator().tokenizer(0)[0], lambda request, prompt: "ok", context_length=CONTEXT
@@ -120,7 +120,7 @@ def serve_here(folder: Path) -> None:
     keys = Keys(
         [Key("paying", PAYING, ("chat", "feedback")), Key("customer", CUSTOMER, ("chat", "feedback"))]
     )
-    store = Store.open(str(folder / "traces.db"))
+    store = TraceStore.open(str(folder / "traces.db"))
     where = {"models": ["m"], "host": "127.0.0.1", "port": 0, "most_calls": 256}
     with exploring(portal, answerer, store, keys, **where) as (url, _):
         print(url.rpartition(":")[2], flush=True)

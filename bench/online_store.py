@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.trace import Trace
 
 PROMPT, REPLY = 200, 100
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def measure(where: str, count: int) -> dict[str, Any]:
     """The figures of a store at a path or URL."""
-    store = Store.open(where)
+    store = TraceStore.open(where)
     draw = np.random.default_rng(0)
     started = time.perf_counter()
     for first in range(0, count, PART):
@@ -58,7 +58,7 @@ def measure(where: str, count: int) -> dict[str, Any]:
     status = timed(lambda _: store.status(), range(5))
     size = store.size()
     store.close()
-    opened = timed(lambda _: Store.open(where).close(), range(5))
+    opened = timed(lambda _: TraceStore.open(where).close(), range(5))
     return {
         "traces": count,
         "bytes_per_trace": round(size / count),

@@ -31,7 +31,7 @@ from ajet.learning.settings import TrainSettings
 from ajet.types import Sample, Span
 from ajet_trees.cost import Flops
 from ajet_verl.layout import PADDING, TREE, TreeChoice, lay_out_trees, of_rows, of_trees
-from ajet_verl.loss import RowLoss
+from ajet_verl.loss import WorkerLoss
 
 MEMBERS, PROMPT, ANSWER = 8, 400, 100
 """Of the group: its answers, and tokens of the prompt and of each answer, before they are scaled."""
@@ -98,7 +98,7 @@ def sample(ids: Sequence[int], start: int, advantage: float = 1.0, stop: int | N
 
 def compare(engine: Any, name: str, samples: Sequence[Sample], flops: Flops) -> dict[str, Any]:
     """The figures of a log."""
-    loss = RowLoss(objective(GRPO(), TrainSettings()), fresh=True, pulse=Silent())  # type: ignore[arg-type]
+    loss = WorkerLoss(objective(GRPO(), TrainSettings()), fresh=True, pulse=Silent())  # type: ignore[arg-type]
     rows = make_batch(samples)
     laid_out = lay_out_trees([range(len(samples))], samples, 1, MICRO_BATCH)
     trees = make_batch(samples, laid_out.rows, laid_out.trees)
@@ -124,7 +124,7 @@ def compare(engine: Any, name: str, samples: Sequence[Sample], flops: Flops) -> 
     }
 
 
-def measured(engine: Any, batch: Any, loss: RowLoss) -> list[Any]:
+def measured(engine: Any, batch: Any, loss: WorkerLoss) -> list[Any]:
     """[CPU seconds, loss, float64 gradient] of the passes over a batch."""
     start = time.process_time()
     total, found = gradients(engine, batch, loss)
@@ -233,7 +233,7 @@ def _calls(sample: Sample) -> np.ndarray:
     return calls
 
 
-def gradients(engine: Any, batch: Any, loss: RowLoss) -> tuple[float, torch.Tensor]:
+def gradients(engine: Any, batch: Any, loss: WorkerLoss) -> tuple[float, torch.Tensor]:
     """The loss of a batch on this rank, and the float64 gradient of all ranks."""
     with engine.train_mode():
         engine.optimizer_zero_grad()

@@ -14,7 +14,7 @@ import tables
 from ajet.estimate.devices import parse_gpus
 from ajet.job.config import Layers
 from ajet.types import ConfigError
-from ajet_advice.plan import METHODS, Plan, Question, gibibytes, plan
+from ajet_advice.plan import METHODS, JobPlan, PlanQuestion, gibibytes, plan
 
 MODELS = ("0.6B", "1.7B", "4B", "8B", "14B", "32B")
 GPUS = (("RTX4090", "local"), ("H100", "local"), ("8xH100", "verl"))
@@ -42,7 +42,7 @@ def cell(model: str, method: str, gpus: str, backbone: str) -> str:
     }.items():
         layers.set(key, value, "tools/plan_table.py", Path.cwd())
     try:
-        found = plan(layers, Question(gpus=parse_gpus(gpus), method=method))
+        found = plan(layers, PlanQuestion(gpus=parse_gpus(gpus), method=method))
     except ConfigError:
         return "no estimate"
     if not found.layout.fits:
@@ -52,7 +52,7 @@ def cell(model: str, method: str, gpus: str, backbone: str) -> str:
     return f"{lasting} + {passing} + {cache} GiB, {found.speed.tokens} tokens/s"
 
 
-def kinds(found: Plan) -> tuple[int, int, int]:
+def kinds(found: JobPlan) -> tuple[int, int, int]:
     """Bytes on a GPU of what lasts, of what exists during a micro-batch, and of the cache."""
     parts = found.layout.phases[-1].parts
     passing = sum(size for name, size in parts.items() if name.startswith(OF_A_MICRO_BATCH))

@@ -29,7 +29,7 @@ _EARLIER = "readers judges engines chat_models algorithms filters backbones logg
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledPlugin:
     """One plugin class and where it came from."""
 
     kind: str
@@ -40,7 +40,7 @@ class Installed:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenEntry:
     """An entry point that could not be loaded, with the reason."""
 
     entry_point: str
@@ -53,8 +53,8 @@ class Plugins:
 
     def __init__(self) -> None:
         self.manager = _manager()
-        self.classes: dict[tuple[str, str], Installed] = {}
-        self.broken: list[Broken] = []
+        self.classes: dict[tuple[str, str], InstalledPlugin] = {}
+        self.broken: list[BrokenEntry] = []
         self.handles: dict[str, Any] = {}
 
     def register(self, plugin: Any, distribution: str, version: str) -> None:
@@ -64,7 +64,7 @@ class Plugins:
         alone = _manager()  # one with this plugin only: its answers are this distribution's
         alone.register(plugin)
         classes = [
-            Installed(*_kind_and_name(cls), cls, distribution, version)
+            InstalledPlugin(*_kind_and_name(cls), cls, distribution, version)
             for given in alone.hook.ajet_plugins()
             for cls in given
         ]
@@ -94,7 +94,7 @@ class Plugins:
             if not marked and name in known and inspect.isroutine(getattr(plugin, name)):
                 raise TypeError(f"{name}: is not marked as a hook; decorate it with @ajet.hookimpl")
 
-    def _add(self, new: Installed) -> None:
+    def _add(self, new: InstalledPlugin) -> None:
         old = self.classes.setdefault((new.kind, new.name), new)
         if old.cls is not new.cls:
             raise ConfigError(
@@ -233,5 +233,5 @@ def load_plugins() -> Plugins:
         except Exception as error:
             if isinstance(error, ConfigError) or distribution == CORE:
                 raise
-            plugins.broken.append(Broken(entry.value, distribution, f"{type(error).__name__}: {error}"))
+            plugins.broken.append(BrokenEntry(entry.value, distribution, f"{type(error).__name__}: {error}"))
     return plugins

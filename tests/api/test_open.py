@@ -17,7 +17,7 @@ from ajet.cli import run_program
 from ajet.interfaces.reader import tasks_of_step
 from ajet.plugins import load_plugins
 from ajet.runs.run_dir import checkpoint_step
-from ajet.runs.run_state import State, state_of
+from ajet.runs.run_state import RunState, state_of
 from tests.api.asking import ask
 
 SET = {
@@ -204,7 +204,7 @@ def test_runs_of_a_loop_over_learning_rates_say_what_was_trained(
     assert one.job["judge"]["type"] == f"{__name__}:distinct"
     assert one.checkpoint is not None and one.checkpoint.resolve() == folder / "again-0.0001"
     assert checkpoint_step("again-0.0001") == 2
-    assert state_of(one.dir, 2, 100) == State("finished")
+    assert state_of(one.dir, 2, 100) == RunState("finished")
     assert run_program(["list", "--name", "rate"]) == 0
     head, *lines, caveat = capsys.readouterr().out.splitlines()
     assert caveat.startswith("A reward is that of the first and of the last step")
@@ -220,4 +220,4 @@ def test_a_loop_that_raises_has_failed(folder: Path, model: Path) -> None:
     with pytest.raises(ValueError, match="no more data"):
         asyncio.run(own())
     run = ajet.load_run("runs")
-    assert state_of(run.dir, 0, 2) == State("failed", "ValueError: no more data")
+    assert state_of(run.dir, 0, 2) == RunState("failed", "ValueError: no more data")

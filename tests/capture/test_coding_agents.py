@@ -424,12 +424,12 @@ def test_counted_tokens_are_those_of_the_call(bench, tokenizer, path, counting, 
 
 @new_sdk
 def test_the_sdks_read_counts_and_summaries() -> None:
-    claude_sdk = Served(anthropic.TokenCount(), said("")).anthropic
+    claude_sdk = Served(anthropic.AnthropicTokenCount(), said("")).anthropic
     assert (
         claude_sdk.messages.count_tokens(model="m", messages=[{"role": "user", "content": "a"}]).input_tokens
         == 7
     )
-    openai_sdk = Served(responses.TokenCount(), said("")).openai
+    openai_sdk = Served(responses.ResponsesTokenCount(), said("")).openai
     assert openai_sdk.responses.input_tokens.count(model="m", input="a").input_tokens == 7
     openai_sdk = Served(responses.Compaction(), said("Half done.")).openai
     assert [item.type for item in openai_sdk.responses.compact(model="m", input="a").output][

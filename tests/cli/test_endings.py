@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ajet.cli.summary import _faults
-from ajet.reports.folder import Run
+from ajet.reports.folder import RecordedRun
 from tests.patience import PATIENCE
 from tests.tiers import fast
 
@@ -173,5 +173,5 @@ def test_what_went_wrong_in_answers_is_counted_after_a_run() -> None:
         SimpleNamespace(counters={"cut_calls": 2, "malformed_tool_calls": 1}, calls=3),
         SimpleNamespace(counters={"cut_calls": 1, "retries": 9}, calls=2),
     ]
-    assert _faults(Run(Path(), {}, entries, [])) == "1 malformed tool calls, 3 cut calls, in 5 calls"
-    assert _faults(Run(Path(), {}, [], [])) == ""
+    assert _faults(RecordedRun(Path(), {}, entries, [])) == "1 malformed tool calls, 3 cut calls, in 5 calls"
+    assert _faults(RecordedRun(Path(), {}, [], [])) == ""

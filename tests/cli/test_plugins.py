@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ajet import plugins as plugin_module
-from ajet.plugins import Broken, Plugins, load_plugins
+from ajet.plugins import BrokenEntry, Plugins, load_plugins
 
 from .conftest import Folder
 
@@ -31,7 +31,7 @@ def test_a_plugin_that_did_not_load_is_listed_with_its_error(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugins = Plugins()
-    plugins.broken.append(Broken("bad_package", "ajet-plugin-bad", "ImportError: no module named x"))
+    plugins.broken.append(BrokenEntry("bad_package", "ajet-plugin-bad", "ImportError: no module named x"))
     monkeypatch.setattr(plugin_module, "load_plugins", lambda: plugins)
     outcome = folder.ajet("plugins")
     assert outcome.code == 0

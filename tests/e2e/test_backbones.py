@@ -129,9 +129,11 @@ class DrawsAtRandom(Faulty):
 def test_a_faulty_backbone_is_noticed(
     fault: type[Backbone], check: Any, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ajet.plugins import Installed
+    from ajet.plugins import InstalledPlugin
 
     classes = load_plugins().classes
-    monkeypatch.setitem(classes, ("backbone", "faulty"), Installed("backbone", "faulty", fault, "test", "0"))
+    monkeypatch.setitem(
+        classes, ("backbone", "faulty"), InstalledPlugin("backbone", "faulty", fault, "test", "0")
+    )
     with pytest.raises(AssertionError):
         check(BackboneSubject("faulty", str(tiny_model), tmp_path))

@@ -12,7 +12,7 @@ import pytest
 
 from ajet.interfaces.reader import tasks_of_step
 from ajet.learning.algorithms import GRPO, RejectionSampling
-from ajet.learning.batch import Learning, Selection, batch_of, build_batch
+from ajet.learning.batch import Learning, TokenSelection, batch_of, build_batch
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.failures import Failure
 from ajet.tracker.call import Call
@@ -70,7 +70,7 @@ def test_failed_members_leave_their_groups_statistics_finite() -> None:
 def test_rejection_sampling_is_the_mean_over_what_it_imitates_whatever_filters_have_emptied(
     emptied: tuple[int, ...],
 ) -> None:
-    episodes = [Selection().learnable(episode(0, m, float(m < 2), [[1]])) for m in range(4)]
+    episodes = [TokenSelection().learnable(episode(0, m, float(m < 2), [[1]])) for m in range(4)]
     left = [replace(e, lines=() if e.member in emptied else e.lines) for e in episodes if e]
     found = batch_of(left, Learning(RejectionSampling()), mini_batches=1, learning_rate=1.0, seed="s")
     assert found is not None

@@ -314,10 +314,10 @@ def test_weights_add_up_as_if_each_episode_had_its_whole_path() -> None:
 def test_a_learnable_fork_travels_without_the_record_of_its_parent() -> None:
     from dataclasses import replace
 
-    from ajet.learning.batch import Selection
+    from ajet.learning.batch import TokenSelection
 
     episodes = forked_group()
     fork = episodes[2]
     fork.plan = replace(fork.plan, fork=Fork("e0", 1, episodes[0].record))
-    found = Selection().learnable(fork)
+    found = TokenSelection().learnable(fork)
     assert found and found.fork == Fork("e0", 1) and found.fork.record is None

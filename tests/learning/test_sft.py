@@ -14,7 +14,7 @@ import pytest
 from ajet.chat.renderer import Chat
 from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import (
-    Transcript,
+    FinishedChat,
     TranscriptSource,
     read_transcripts,
     samples_of,
@@ -36,7 +36,7 @@ def chat(tokenizer: Any) -> Chat:
     return Chat(tokenizer, "qwen3")
 
 
-def sample_of(chat: Chat, transcript: Transcript) -> Sample:
+def sample_of(chat: Chat, transcript: FinishedChat) -> Sample:
     """The sample of a transcript that becomes one."""
     (sample,) = samples_of(chat, transcript)
     return sample
@@ -57,7 +57,7 @@ def test_only_the_assistants_own_tokens_are_learned_of_every_turn(chat: Chat) ->
         {"role": "tool", "tool_call_id": "c", "content": "RESULT"},
         {"role": "assistant", "content": "It is 2."},
     ]
-    sample = sample_of(chat, Transcript(messages, [TOOL]))
+    sample = sample_of(chat, FinishedChat(messages, [TOOL]))
     text = learned(chat, sample)
     assert '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>' in text
     assert text.endswith("It is 2.<|im_end|>"), "the end of a turn is learned too"
@@ -71,13 +71,13 @@ def test_answers_of_weight_0_are_context(chat: Chat) -> None:
         {"role": "assistant", "content": "BAD", "weight": 0},
         {"role": "assistant", "content": "GOOD", "weight": 1},
     ]
-    sample = sample_of(chat, Transcript([USER, answers[0], USER, answers[1]]))
+    sample = sample_of(chat, FinishedChat([USER, answers[0], USER, answers[1]]))
     assert learned(chat, sample).endswith("GOOD<|im_end|>") and "BAD" not in learned(chat, sample)
     assert "BAD" in chat.tokenizer.decode(sample.token_ids.tolist())
 
 
 def test_a_sample_is_of_one_length_and_was_sampled_by_nobody(chat: Chat) -> None:
-    sample = sample_of(chat, Transcript(GOOD["messages"]))
+    sample = sample_of(chat, FinishedChat(GOOD["messages"]))
     arrays = (sample.token_ids, sample.mask, sample.logprobs, sample.advantages, sample.weights)
     assert {len(a) for a in arrays} == {len(sample.token_ids)}
     assert [a.dtype for a in arrays] == [np.int32, np.bool_, np.float32, np.float32, np.float32]
@@ -87,7 +87,7 @@ def test_a_sample_is_of_one_length_and_was_sampled_by_nobody(chat: Chat) -> None
 
 def test_a_batch_is_the_mean_over_all_learned_tokens(chat: Chat) -> None:
     short, long = (
-        sample_of(chat, Transcript([USER, {"role": "assistant", "content": text}]))
+        sample_of(chat, FinishedChat([USER, {"role": "assistant", "content": text}]))
         for text in ("2", "the answer is the number two")
     )
     batch = sft_batch([short, long], 0.5)
@@ -104,7 +104,7 @@ def test_each_epoch_shows_every_transcript_once_in_an_order_of_its_own(
 ) -> None:
     assert steps_for(epochs, count, size) == steps
     samples = [
-        samples_of(chat, Transcript([USER, {"role": "assistant", "content": str(i)}])) for i in range(count)
+        samples_of(chat, FinishedChat([USER, {"role": "assistant", "content": str(i)}])) for i in range(count)
     ]
 
     def shown(seed: int) -> list[str]:
@@ -185,15 +185,15 @@ def test_a_missing_or_empty_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_transcript_that_cannot_be_rendered_is_named_by_its_place(chat: Chat) -> None:
-    good = Transcript(GOOD["messages"], (), "chats.jsonl:1")
+    good = FinishedChat(GOOD["messages"], (), "chats.jsonl:1")
     call = {"role": "assistant", "content": "", "tool_calls": [{"function": "add"}]}
-    bad = Transcript([USER, call], (), "chats.jsonl:2")
+    bad = FinishedChat([USER, call], (), "chats.jsonl:2")
     with pytest.raises(ConfigError, match=r"^chats.jsonl:2: the chat format cannot render it"):
         transcript_samples(chat, [good, bad], 1000, print)
 
 
 def test_a_transcript_longer_than_the_context_is_named_by_its_place(chat: Chat) -> None:
-    long = Transcript([USER, {"role": "assistant", "content": "word " * 50}], (), "chats.jsonl:7")
+    long = FinishedChat([USER, {"role": "assistant", "content": "word " * 50}], (), "chats.jsonl:7")
     assert len(transcript_samples(chat, [long], 1000, print)) == 1
     with pytest.raises(
         ConfigError, match=r"^chats.jsonl:7: has \d+ tokens, but the model's context holds 32"
@@ -202,7 +202,7 @@ def test_a_transcript_longer_than_the_context_is_named_by_its_place(chat: Chat) 
 
 
 def test_a_transcript_in_which_nothing_was_asked_is_named_by_its_place(chat: Chat) -> None:
-    greeting = Transcript([{"role": "assistant", "content": "Hello."}], (), "chats.jsonl:3")
+    greeting = FinishedChat([{"role": "assistant", "content": "Hello."}], (), "chats.jsonl:3")
     with pytest.raises(ConfigError, match=r"^chats.jsonl:3: has its only assistant message first"):
         transcript_samples(chat, [greeting], 1000, print)
 
@@ -211,9 +211,9 @@ def test_samples_of_one_transcript_are_in_one_step_and_it_is_said_once_why_there
     chat = Chat(templates.tokenizer("qwen3"))  # drops thoughts of earlier questions
     thought = {"role": "assistant", "content": "2", "reasoning_content": "One and one."}
     two = [USER, thought, USER, thought]
-    read = [Transcript(two, (), f"chats.jsonl:{line}") for line in (1, 2, 3)]
+    read = [FinishedChat(two, (), f"chats.jsonl:{line}") for line in (1, 2, 3)]
     told: list[str] = []
-    samples = transcript_samples(chat, [*read, Transcript(GOOD["messages"])], 1000, told.append)
+    samples = transcript_samples(chat, [*read, FinishedChat(GOOD["messages"])], 1000, told.append)
     assert [len(found) for found in samples] == [2, 2, 2, 1]
     (remark,) = told
     assert remark.startswith("chats.jsonl:1 and 2 more: becomes several samples (template drops thinking)")

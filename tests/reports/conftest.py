@@ -15,7 +15,7 @@ import ajet
 from ajet.interfaces.progress import Silent
 from ajet.reports.credit import run_credit
 from ajet.reports.episode import EpisodeReport, episode_report
-from ajet.reports.folder import Run, read_run
+from ajet.reports.folder import RecordedRun, read_run
 from ajet.reports.run_summary import RunSummary, summarise
 from ajet.reports.token_text import TokenText
 from ajet.rollout.episode import Episode, Plan
@@ -91,7 +91,7 @@ class Folder:
         recorder.metrics(phase, step, values)
         recorder.close()
 
-    def read(self) -> Run:
+    def read(self) -> RecordedRun:
         return read_run(self.dir)
 
     def summary(self) -> RunSummary:

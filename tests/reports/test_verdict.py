@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ajet.api.results import load_run
-from ajet.reports.folder import Run
+from ajet.reports.folder import RecordedRun
 from ajet.reports.text import describe_run
 from ajet.reports.verdict import verdict_of
 
@@ -20,7 +20,7 @@ Successes = Sequence[bool | None]
 
 def run(
     before: Successes = (), after: Successes = (), rewards: Sequence[float] = (0.5,), **metrics: float
-) -> Run:
+) -> RecordedRun:
     """A run whose validation tasks had these outcomes (None: failed)."""
     entries: list[Any] = []
     for step, outcomes in ((0, before), (9, after)):
@@ -29,7 +29,7 @@ def run(
     lines = [
         {"type": "train", "step": n + 1, "reward": reward, **metrics} for n, reward in enumerate(rewards)
     ]
-    return Run(Path(), {}, entries, lines)
+    return RecordedRun(Path(), {}, entries, lines)
 
 
 class _Entry:
@@ -100,7 +100,7 @@ def test_alarms_are_in_the_verdict_with_the_remedy_of_the_first() -> None:
         (run(rewards=[0.5, 0.5, 0.5, 0.9, 0.6, 0.6, 0.6]), "only a change of about 0.00 would have shown"),
     ],
 )
-def test_too_little_to_show_a_change_shows_none_and_says_so(made: Run, told: str) -> None:
+def test_too_little_to_show_a_change_shows_none_and_says_so(made: RecordedRun, told: str) -> None:
     found = verdict_of(made)
     assert found and found.outcome == "no change shown" and told in found.lines[0]
 
@@ -164,7 +164,7 @@ def test_training_on_is_advised_where_groups_still_differ(equal: float, advised:
 
 
 def test_what_trains_nothing_has_no_verdict() -> None:
-    assert verdict_of(Run(Path(), {}, [], [{"type": "debug", "step": 1, "reward": 1.0}])) is None
+    assert verdict_of(RecordedRun(Path(), {}, [], [{"type": "debug", "step": 1, "reward": 1.0}])) is None
 
 
 def test_the_report_and_the_api_have_it(folder: Folder) -> None:

@@ -129,9 +129,11 @@ def test_judge_classes_with_plain_methods_are_called_in_threads_too(bench, engin
 
 
 def test_parts_of_combine_with_plain_methods_are_called_in_threads_too(bench, engine) -> None:
-    from ajet_judges.combine import Combine, Part
+    from ajet_judges.combine import Combine, CombinedJudge
 
-    both = Combine(parts={"one": Part(judge=PlainJudge()), "two": Part(judge=PlainMethods())})
+    both = Combine(
+        parts={"one": CombinedJudge(judge=PlainJudge()), "two": CombinedJudge(judge=PlainMethods())}
+    )
     rewards = []
 
     async def main() -> None:

@@ -19,7 +19,7 @@ import openai
 import pytest
 
 from ajet.capture.fork_replay import ForkReplay
-from ajet.learning.batch import Selection
+from ajet.learning.batch import TokenSelection
 from ajet.rollout.episode import Episode, Fork, Plan
 from ajet.rollout.journal import episode_from_json, episode_to_json
 from ajet.rollout.summary import summarize
@@ -98,7 +98,7 @@ def said(episode: Episode) -> list[str]:
 
 
 def own_tokens(episode: Episode) -> int:
-    lines, dropped = Selection().choose(episode)
+    lines, dropped = TokenSelection().choose(episode)
     assert not dropped
     return sum(int(line.mask.sum()) for line in lines)
 
@@ -391,7 +391,7 @@ def test_parallel_calls_are_found_by_their_requests_in_any_order(forked: Any) ->
     line = json.loads(json.dumps(episode_to_json(fork, phase="train", step=1)))
     for record in (fork.record, episode_from_json(line, fork.plan).record):
         assert [call.number for call in record.path] == [2, 3, 0, 1], "in the order of its parent"
-        assert Selection().learnable(fork).calls == [2, 3, 0, 1]  # type: ignore[union-attr]
+        assert TokenSelection().learnable(fork).calls == [2, 3, 0, 1]  # type: ignore[union-attr]
 
 
 CODING_AGENT = """
@@ -533,7 +533,7 @@ def test_a_fork_that_diverges_ends_at_once_and_nothing_of_it_is_trained(forked: 
     fork = runs.fork(3)
     assert fork.failure == "diverged" and fork.attempt == 0, "another attempt would diverge again"
     assert runs.asked == 0
-    assert Selection().learnable(fork) is None and fork.record.sampled_tokens == 0
+    assert TokenSelection().learnable(fork) is None and fork.record.sampled_tokens == 0
     with pytest.raises(AssertionError, match=difference):
         raise AssertionError(fork.error)
 

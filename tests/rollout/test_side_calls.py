@@ -12,7 +12,7 @@ import pytest
 import ajet
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.targets import Target, choose_target
-from ajet.learning.batch import Selection
+from ajet.learning.batch import TokenSelection
 from ajet.rollout.episode import Episode
 from ajet.rollout.journal import episode_from_json, episode_to_json
 from ajet.testing import ScriptedEngine
@@ -129,7 +129,7 @@ def run(bench: Any, tokenizer: Any) -> Callable[..., Episode]:
 def untrained(episode: Episode) -> list[str]:
     """The answers of the side calls, and that exactly their tokens are left out, under their rule."""
     side = [call for call in episode.record.calls if call.side]
-    lines, dropped = Selection().choose(episode)
+    lines, dropped = TokenSelection().choose(episode)
     trained = sum(int(line.mask.sum()) for line in lines)
     assert trained + sampled(side) == episode.record.sampled_tokens
     assert dropped.get(SIDE_CALLS, []) == side and dropped.keys() <= {SIDE_CALLS}

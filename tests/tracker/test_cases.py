@@ -17,7 +17,7 @@ import pytest
 from ajet.capture.targets import Target
 from ajet.chat.renderer import Increment
 from ajet.interfaces.wire import ChatRequest, Refused
-from ajet.learning.batch import Selection
+from ajet.learning.batch import TokenSelection
 from ajet.learning.filters import DiscardedAttempts, Repetition
 from ajet.rollout.episode import Episode, Plan
 from ajet.tracker.breaks import discarded, find_breaks
@@ -57,7 +57,7 @@ def causes(script: Script) -> list[str]:
 
 def select(script: Script, **options: Any) -> Any:
     episode = Episode(Plan("e", "e", Task("t"), 0, 0), 0, WorkflowOutput(), script.record)
-    return Selection(**options).choose(episode)
+    return TokenSelection(**options).choose(episode)
 
 
 # ------------------------------------------------------------------ a conversation

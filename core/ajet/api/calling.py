@@ -34,7 +34,7 @@ def anywhere(function: Callable[P, T]) -> Callable[P, T]:
                 asyncio.get_running_loop()
             except RuntimeError:
                 return function(*args, **kwargs)
-            return _Thread(functools.partial(function, *args, **kwargs)).wait()
+            return _CallingThread(functools.partial(function, *args, **kwargs)).wait()
         except ConfigError as error:  # its text says all, so its traceback need not lead through our frames
             raise error.with_traceback(None) from error.__cause__
         except KeyboardInterrupt as error:
@@ -50,7 +50,7 @@ def awaitable(function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
     @functools.wraps(function)
     async def call(*args: P.args, **kwargs: P.kwargs) -> T:
         check_arguments(function, args, kwargs)
-        return await _Thread(functools.partial(function, *args, **kwargs)).awaited()
+        return await _CallingThread(functools.partial(function, *args, **kwargs)).awaited()
 
     call.__name__ = call.__qualname__ = f"a{function.__name__}"
     return call
@@ -83,7 +83,7 @@ def _in_one_line(error: KeyboardInterrupt) -> None:
     sys.excepthook = hook
 
 
-class _Thread(Generic[T]):
+class _CallingThread(Generic[T]):
     """A call in a thread of its own, in a copy of the caller's context."""
 
     def __init__(self, call: Callable[[], T]) -> None:

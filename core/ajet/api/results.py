@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ajet.reports.folder import Entry, find_run, read_run
-from ajet.reports.folder import Run as Folder
+from ajet.reports.folder import RecordedRun as Folder
 from ajet.reports.recording import record
 from ajet.reports.run_list import RunLine, describe_runs, run_line, run_table
 from ajet.reports.run_list import list_runs as read_lines
 from ajet.reports.run_summary import step_curves
 from ajet.reports.token_text import TokenText
-from ajet.reports.verdict import Verdict, verdict_of
+from ajet.reports.verdict import RunVerdict, verdict_of
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.episode import Episode as Recorded
 from ajet.runs.train import recorded_validation
@@ -204,7 +204,7 @@ class Run:
         return self._scores(first=False)
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> RunVerdict | None:
         """What it has learned beyond chance, which alarms it raised, and what to try next; None if nothing was trained."""
         return verdict_of(self._folder)
 

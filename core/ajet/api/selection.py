@@ -14,10 +14,16 @@ from ajet.api.prompts import AnyChatModel
 from ajet.api.results import Run
 from ajet.interfaces.engine import ChatModelPlugin
 from ajet.job.config import Layers
-from ajet.reports.comparison import Comparison, Difference, ModelFigures, describe_comparison, read_comparison
+from ajet.reports.comparison import (
+    Comparison,
+    ModelFigures,
+    RewardDifference,
+    describe_comparison,
+    read_comparison,
+)
 from ajet.runs.jobs import evaluate_layers
 from ajet.runs.selection import (
-    Candidate,
+    ModelCandidate,
     chat_candidate,
     checked,
     compare_models,
@@ -53,7 +59,7 @@ class Selection:
         return {model.name: model for model in self.comparison.models}
 
     @property
-    def differences(self) -> dict[str, Difference]:
+    def differences(self) -> dict[str, RewardDifference]:
         """By how much the best is better than each other model: ``reward`` and ``p_value``."""
         return {difference.other: difference for difference in self.comparison.differences}
 
@@ -113,21 +119,21 @@ def _select_model(
         return Selection(compare_models(ready, candidates))
 
 
-def _candidates(layers: Layers, models: Sequence[AnyModel] | Mapping[str, AnyModel]) -> list[Candidate]:
+def _candidates(layers: Layers, models: Sequence[AnyModel] | Mapping[str, AnyModel]) -> list[ModelCandidate]:
     named = models if isinstance(models, Mapping) else {_name(model): model for model in models}
     if len(named) < len(models):  # `checked` says which
-        return [Candidate(_name(model)) for model in models]
+        return [ModelCandidate(_name(model)) for model in models]
     return [_candidate(layers, name, model) for name, model in named.items()]
 
 
-def _candidate(layers: Layers, name: str, model: AnyModel) -> Candidate:
+def _candidate(layers: Layers, name: str, model: AnyModel) -> ModelCandidate:
     if isinstance(model, ChatModelPlugin):
         spec = {"type": model.name, **model.model_dump(mode="json", exclude_unset=True)}
-        return Candidate(name, answers=model, spec=spec)
+        return ModelCandidate(name, answers=model, spec=spec)
     if isinstance(model, Mapping):
         return chat_candidate(layers, name, model, f"models= {name}")
     (found,) = named_candidates(layers, [os.fspath(model)], "models=")
-    return Candidate(name, found.model, found.answers, found.spec)
+    return ModelCandidate(name, found.model, found.answers, found.spec)
 
 
 def _name(model: AnyModel) -> str:

@@ -1,7 +1,7 @@
 """JSON schemas that clients send, checked with bounded work whatever they contain.
 
 `jsonschema-rs` checks values, with regular expressions whose time is linear in the text. No other thread runs while it does, so
-`_Cost` counts before what it will have to do: references may double at every level. Steps rather than seconds give the same
+`_CheckingCost` counts before what it will have to do: references may double at every level. Steps rather than seconds give the same
 result on every machine. Each limit says which attack of `bench/gateway_attack.py` it stops.
 """
 
@@ -49,7 +49,7 @@ class Schema:
         """Where a value does not fit (a JSON path) and why; None if it fits. Raises BadSchema if a reference leads in circles, or
         the check takes more steps than `MOST_STEPS`."""
         try:
-            steps, alternatives = _Cost(self._schema).of(self._schema, value)
+            steps, alternatives = _CheckingCost(self._schema).of(self._schema, value)
             _refuse_steps(steps)
             if self._validator.is_valid(value):
                 return None
@@ -120,7 +120,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _refuse_unusable(schema: Any, objects: list[dict[str, Any]]) -> None:
-    """Raises BadSchema for patterns that cannot be used, and for references that `_Cost` does not follow."""
+    """Raises BadSchema for patterns that cannot be used, and for references that `_CheckingCost` does not follow."""
     references = [part["$ref"] for part in objects if isinstance(part.get("$ref"), str)]
     if other := [r for r in references if r != "#" and not r.startswith("#/")]:
         raise BadSchema(
@@ -167,7 +167,7 @@ def _refuse_steps(steps: int) -> None:
         )
 
 
-class _Cost:
+class _CheckingCost:
     """Counts what the library does at most to check a value."""
 
     def __init__(self, schema: dict[str, Any]) -> None:

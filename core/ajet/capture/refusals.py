@@ -31,7 +31,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedCalls:
     """Refused calls of one cause to one address from one line."""
 
     count: int
@@ -63,7 +63,7 @@ class Refusals:
             self._counts[key] += 1
             self._messages.setdefault(key, refusal.message)
 
-    def found(self) -> list[Refused]:
+    def found(self) -> list[RefusedCalls]:
         """What was refused, the most frequent first."""
         with self._lock:
-            return [Refused(n, *key, self._messages[key]) for key, n in self._counts.most_common()]
+            return [RefusedCalls(n, *key, self._messages[key]) for key, n in self._counts.most_common()]

@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class NormalRequest:
     """A request in its normal form."""
 
     parts: tuple[Part, ...]
@@ -57,25 +57,27 @@ class Form:
     ignore: Sequence[re.Pattern[str]] = ()
     _ids: dict[str, int] = field(default_factory=dict)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> Request:
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> NormalRequest:
         """A request with messages, in any form of the chat completions API. Raises BadMessage."""
         parts = [self._message(normalise(m, i), i) for i, m in enumerate(messages)]
-        return Request(tuple(parts), (Part("the list of tools", self._json(list(tools))),))
+        return NormalRequest(tuple(parts), (Part("the list of tools", self._json(list(tools))),))
 
-    def text(self, prompt: str | Sequence[int]) -> Request:
+    def text(self, prompt: str | Sequence[int]) -> NormalRequest:
         """A request that continues text or token ids."""
         text = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
-        return Request((Part("the prompt", self._plain(text)),))
+        return NormalRequest((Part("the prompt", self._plain(text)),))
 
-    def body(self, body: Any) -> Request:
+    def body(self, body: Any) -> NormalRequest:
         """A request to any endpoint, by its JSON."""
         if not isinstance(body, Mapping):
-            return Request((Part("the body", self._plain(str(body))),))
+            return NormalRequest((Part("the body", self._plain(str(body))),))
         messages = body.get("messages")
         given = messages if isinstance(messages, list) else []
         parts = tuple(Part(f"message {i}", self._json(message)) for i, message in enumerate(given, 1))
         rest = {k: v for k, v in sorted(body.items()) if not (k == "messages" and parts)}
-        return Request(parts, tuple(Part(f"the field {k!r}", self._json(v)) for k, v in rest.items()))
+        return NormalRequest(parts, tuple(Part(f"the field {k!r}", self._json(v)) for k, v in rest.items()))
 
     def _message(self, message: Mapping[str, Any], index: int) -> Part:
         role = message["role"]
@@ -111,7 +113,7 @@ class Form:
 
 @dataclass(slots=True)
 class _Entry(Generic[T]):
-    request: Request
+    request: NormalRequest
     agent: str
     reply: T
     is_taken: bool = False
@@ -121,17 +123,17 @@ class Replies(Generic[T]):
     """The replies of one episode. ``recorded`` holds (agent, request, reply) in the order of the calls."""
 
     def __init__(
-        self, recorded: Iterable[tuple[str, Request, T]], ignore: Sequence[re.Pattern[str]] = ()
+        self, recorded: Iterable[tuple[str, NormalRequest, T]], ignore: Sequence[re.Pattern[str]] = ()
     ) -> None:
         self._entries = [_Entry(request, agent, reply) for agent, request, reply in recorded]
         self.ignore = ignore
         self.missing: list[str] = []
         """What is different in each request that no reply answered, in one line each."""
 
-    def __contains__(self, request: Request) -> bool:
+    def __contains__(self, request: NormalRequest) -> bool:
         return any(entry.request == request for entry in self._entries)
 
-    def take(self, agent: str, request: Request) -> T:
+    def take(self, agent: str, request: NormalRequest) -> T:
         """The next reply to a request; among equal requests, those of the same agent come first. Raises NotRecorded."""
         equal = [entry for entry in self._entries if entry.request == request]
         free = [entry for entry in equal if not entry.is_taken]
@@ -157,7 +159,7 @@ class Replies(Generic[T]):
             f"{e.agent!r}, {e.request.parts[-1].name} {_shown(e.request.parts[-1].text, 0)}" for e in left
         ]
 
-    def nearest(self, agent: str, request: Request) -> tuple[str, T]:
+    def nearest(self, agent: str, request: NormalRequest) -> tuple[str, T]:
         """How a request differs from the recorded one that is most like it, in words (empty if it does not), and that one's
         reply. There must be one."""
 
@@ -176,7 +178,7 @@ class Replies(Generic[T]):
 
 def request_of(
     form: Form, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], prompt: Any
-) -> Request:
+) -> NormalRequest:
     """The request of a call: ``prompt`` is None if it has messages. Raises NotRecorded for messages that are not valid."""
     try:
         return form.chat(messages, tools) if prompt is None else form.text(prompt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ajet.chat.streaming import Kind, Reader, stop_at
+from ajet.chat.streaming import AnswerReader, Kind, stop_at
 from ajet.chat.texts import partial
 from ajet.interfaces.wire import Piece
 from ajet.types import AjetError
@@ -20,7 +20,7 @@ class StreamBuffer:
     `Session` does.
     """
 
-    def __init__(self, emit: Emit, choice: int, reader: Reader | None, stops: tuple[str, ...]) -> None:
+    def __init__(self, emit: Emit, choice: int, reader: AnswerReader | None, stops: tuple[str, ...]) -> None:
         self._emit = emit
         self._choice = choice
         self._reader = reader

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from ajet.chat.bodies import ReadCall, Tools
 from ajet.chat.calls import CallReader, Calls
-from ajet.chat.shape import Shape
-from ajet.chat.streaming import Decoder, Reader, Text, Trim
+from ajet.chat.shape import AnswerShape
+from ajet.chat.streaming import AnswerReader, Decoder, Text, Trim
 from ajet.chat.texts import partial
 
 Message = Mapping[str, Any]
@@ -56,7 +56,7 @@ class Answers(Protocol):
         ``tools`` those that the request offers. Raises nothing, whatever was sampled."""
         ...
 
-    def reader(self, prompt: list[int], tools: Sequence[Message]) -> Reader:
+    def reader(self, prompt: list[int], tools: Sequence[Message]) -> AnswerReader:
         """Reads an answer while it is sampled, with the result that `parse` gives at the end. Raises nothing."""
         ...
 
@@ -74,10 +74,10 @@ class _Split:
 
 
 class MarkedAnswers:
-    """Answers whose parts stand between the markers of a `Shape`. Without ``calls``, all is text."""
+    """Answers whose parts stand between the markers of a `AnswerShape`. Without ``calls``, all is text."""
 
     def __init__(
-        self, decode: Any, tokenizer: Any, shape: Shape, calls: CallReader | None, stops: Sequence[int]
+        self, decode: Any, tokenizer: Any, shape: AnswerShape, calls: CallReader | None, stops: Sequence[int]
     ) -> None:
         self._decode, self._tokenizer, self._shape, self._calls = decode, tokenizer, shape, calls
         self.stop_token_ids = tuple(stops)
@@ -139,7 +139,7 @@ class MarkedAnswers:
         said = f"{begin}\n{thought}\n{end}\n\n" if thought else ""
         return said + content + self._calls.write(calls)
 
-    def reader(self, prompt: list[int], tools: Sequence[Message]) -> Reader:
+    def reader(self, prompt: list[int], tools: Sequence[Message]) -> AnswerReader:
         """See `Answers`."""
         return _MarkedReader(self, self.opened(self._decode(prompt[-64:])), tools)
 

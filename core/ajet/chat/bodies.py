@@ -33,7 +33,7 @@ _SPACE = re.compile(r"\s*+")
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
-class Unreadable(ValueError):
+class UnreadableCall(ValueError):
     """The text is not a call in this format."""
 
     at: int
@@ -78,7 +78,7 @@ class Effort:
         """Raises Unreadable if nothing is left."""
         self.left -= characters
         if self.left < 0:
-            raise Unreadable("too many calls cannot be read")
+            raise UnreadableCall("too many calls cannot be read")
 
     def matches(self, of: re.Pattern[str], text: str, at: int = 0) -> Iterator[re.Match[str]]:
         """Where a pattern matches from a position on. Raises Unreadable."""
@@ -157,10 +157,10 @@ class JsonBody(Body):
     def call(self, value: Any, tools: Tools) -> ReadCall:
         """The call that a JSON value is; the name alone calls a tool that needs no arguments. Raises Unreadable."""
         if not isinstance(value, dict):
-            raise Unreadable("no object")
+            raise UnreadableCall("no object")
         if self.keys is None:
             if len(value) != 1:
-                raise Unreadable("more than one name")
+                raise UnreadableCall("more than one name")
             ((name, arguments),) = value.items()
             return ReadCall(name, _object(arguments))
         inner = value.get("function")
@@ -168,11 +168,11 @@ class JsonBody(Body):
         name = value.get(self.keys[0], value.get("name"))
         told = [value[key] for key in (self.keys[1], "arguments", "parameters") if key in value]
         if not isinstance(name, str) or not name:
-            raise Unreadable("no name")
+            raise UnreadableCall("no name")
         if not told and (
             name not in tools.need_nothing or value.keys() - {self.keys[0], "name", "type", self.id}
         ):
-            raise Unreadable("no arguments")
+            raise UnreadableCall("no arguments")
         return ReadCall(name, _object(told[0] if told else None), str(value.get(self.id) or ""))
 
     def write(self, call: ReadCall) -> str:
@@ -233,7 +233,7 @@ class TagBody(Body):
         for end in (begin, _match(f"(?:{pattern(self.without)})?", text, name.end()).end(), name.end()):
             if ends.over(text, end):
                 return ReadCall(name["name"], {}), end
-        raise Unreadable("no end")
+        raise UnreadableCall("no end")
 
     def _arguments(
         self, text: str, at: int, name: str, tools: Tools, ends: Ends, by_end: bool
@@ -325,7 +325,7 @@ class ObjectBody(Body):
             if text.startswith(self.comma, at):
                 at = skip(text, at + len(self.comma))
             elif not text.startswith(close, at):
-                raise Unreadable("no end of an object")
+                raise UnreadableCall("no end of an object")
         return pairs if close == "}" else items, at + 1
 
     def _key(self, text: str, at: int, effort: Effort) -> tuple[str, int]:
@@ -344,7 +344,7 @@ class ObjectBody(Body):
     def _before(self, what: str, text: str, at: int, effort: Effort, follows: str = "") -> int:
         found = next(effort.matches(_compiled(re.escape(what) + follows), text, at), None)
         if not found:
-            raise Unreadable("no end of a key or a string")
+            raise UnreadableCall("no end of a key or a string")
         return found.start()
 
     def _value(self, text: str, at: int, effort: Effort) -> tuple[Any, int]:
@@ -385,7 +385,7 @@ class PythonBody(Body):
         code = f"f({text[found.end() : end]}"
         call = ast.parse(code, mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
-            raise Unreadable("no Python call")
+            raise UnreadableCall("no Python call")
         arguments = {
             k.arg: _python(k.value, code, tools.types(found["name"], k.arg)) for k in call.keywords if k.arg
         }
@@ -398,7 +398,7 @@ class PythonBody(Body):
             depth += (mark[0] in "([{") - (mark[0] in ")]}")
             if not depth:
                 return mark.end()
-        raise Unreadable("no end of a Python call")
+        raise UnreadableCall("no end of a Python call")
 
     def write(self, call: ReadCall) -> str:
         """See `Body`."""
@@ -444,7 +444,7 @@ def read_json(text: str, at: int, effort: Effort | None = None) -> tuple[Any, in
                 return value, at + end
         except (ValueError, RecursionError) as error:
             effort.spend(len(part))
-            pos, unreadable = getattr(error, "pos", 0), Unreadable(str(error))
+            pos, unreadable = getattr(error, "pos", 0), UnreadableCall(str(error))
             ends_within = isinstance(error, json.JSONDecodeError) and "Unterminated" not in error.msg
             if is_all or (pos < len(part) - _SHORT and "Unterminated" not in str(error)):
                 if ends_within and pos < len(part):
@@ -469,7 +469,7 @@ _compiled = cache(re.compile)
 def _match(expression: str, text: str, at: int) -> re.Match[str]:
     found = _compiled(expression).match(text, at)
     if not found:
-        raise Unreadable("no name")
+        raise UnreadableCall("no name")
     return found
 
 
@@ -504,7 +504,7 @@ def _object(arguments: Any) -> Mapping[str, Any]:
     if isinstance(arguments, str):
         arguments = read_json(arguments or "{}", skip(arguments, 0))[0]
     if arguments is not None and not isinstance(arguments, dict):
-        raise Unreadable("the arguments are not an object")
+        raise UnreadableCall("the arguments are not an object")
     return arguments or {}
 
 
@@ -515,7 +515,7 @@ def _python(node: ast.expr, code: str, types: frozenset[str] = frozenset()) -> A
             return _WORDS[node.id.lower()]
         if "string" in types:
             return node.id
-        raise Unreadable(f"the name {node.id}")
+        raise UnreadableCall(f"the name {node.id}")
     if isinstance(node, ast.Dict):
         return {_python(k, code): _python(v, code) for k, v in zip(node.keys, node.values, strict=True) if k}
     if isinstance(node, ast.List):
@@ -523,7 +523,7 @@ def _python(node: ast.expr, code: str, types: frozenset[str] = frozenset()) -> A
     try:
         value = _literal(node)
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
-        raise Unreadable(str(error)) from None
+        raise UnreadableCall(str(error)) from None
     if isinstance(value, str):
         return value if not types or "string" in types else _literal_of(value)
     return value if types != {"string"} else ast.get_source_segment(code, node)

@@ -26,7 +26,7 @@ from ajet.chat.bodies import (
     ReadCall,
     TagBody,
     Tools,
-    Unreadable,
+    UnreadableCall,
     pattern,
     read_json,
     skip,
@@ -186,7 +186,7 @@ class CallFormat:
         while start:
             try:
                 if start.groupdict().get("mark"):
-                    raise Unreadable("it begins like a call and goes on in another way")
+                    raise UnreadableCall("it begins like a call and goes on in another way")
                 call, end = self.body.read(text, start.end(), tools, ends)
             except Exception:  # whatever was sampled
                 end = self._end_of_malformed(text, start.end(), ends.effort)
@@ -213,7 +213,7 @@ class CallFormat:
     def _end_of_malformed(self, text: str, at: int, effort: Effort) -> int:
         """Where a call that cannot be read ends, past those that begin within it; 0 if nowhere."""
         depth = 1
-        with suppress(Unreadable):
+        with suppress(UnreadableCall):
             for mark in effort.matches(self._patterns["calls"], text, at):
                 depth += 1 if mark["begin"] is not None else -1
                 if not depth:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ajet.chat.format import ChatFormat
-from ajet.chat.shape import Shape, after_prompt
+from ajet.chat.shape import AnswerShape, after_prompt
 from ajet.types import AjetError
 
 Message = Mapping[str, Any]
@@ -102,7 +102,7 @@ class Changed(Exception):
 class Continuing:
     """Renders chats, and finds what longer ones have after shorter ones. ``shape`` knows the markers of thoughts."""
 
-    def __init__(self, format: ChatFormat, shape: Shape) -> None:
+    def __init__(self, format: ChatFormat, shape: AnswerShape) -> None:
         self._format, self._shape = format, shape
 
     def begin(self, messages: Sequence[Message], tools: Sequence[Message]) -> Written:

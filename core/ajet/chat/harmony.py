@@ -23,7 +23,7 @@ from typing import Any
 
 from ajet.chat.answers import Parsed
 from ajet.chat.bodies import Tools
-from ajet.chat.shape import Shape
+from ajet.chat.shape import AnswerShape
 from ajet.chat.streaming import Decoder, Kind, Text, Trim
 
 Message = Mapping[str, Any]
@@ -41,7 +41,7 @@ _MESSAGES = re.compile(
 _MARKERS = re.compile("|".join(map(re.escape, [f"{_START}assistant", *_TOKENS])))
 
 
-def find_harmony(tokenizer: Any, shape: Shape, ends: Iterable[int]) -> Harmony | None:
+def find_harmony(tokenizer: Any, shape: AnswerShape, ends: Iterable[int]) -> Harmony | None:
     """The reader of answers for a model whose tokenizer has Harmony's tokens and whose template writes an answer
     in the channel ``final``; None for any other model. ``ends`` are tokens that end a turn, such as the tokenizer's eos."""
     added = {str(token.content) for token in tokenizer.added_tokens_decoder.values()}

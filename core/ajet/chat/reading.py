@@ -15,7 +15,7 @@ from typing import Any
 from ajet.chat.bodies import NamedBody, PythonBody, ReadCall, Tools
 from ajet.chat.calls import BareCalls, CallFormat, CallReader, Calls
 from ajet.chat.derive import Underivable, Writer, from_example, from_template, unread
-from ajet.chat.shape import Shape
+from ajet.chat.shape import AnswerShape
 from ajet.types import AjetError, ConfigError
 
 _BY_TOKEN = {
@@ -60,7 +60,7 @@ class FoundReader:
 def find_reader(
     tokenizer: Any,
     write: Writer,
-    shape: Shape,
+    shape: AnswerShape,
     control: re.Pattern[str],
     example: str,
     shows_tools: bool,

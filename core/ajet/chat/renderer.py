@@ -31,8 +31,8 @@ from ajet.chat.harmony import find_harmony
 from ajet.chat.library import ByRenderer, find_renderer
 from ajet.chat.messages import canonical_tool_arguments, spoken, thoughts
 from ajet.chat.reading import FoundReader, find_reader
-from ajet.chat.shape import THINK, Prober, Shape, written
-from ajet.chat.streaming import Reader, stop_at
+from ajet.chat.shape import THINK, AnswerShape, Prober, written
+from ajet.chat.streaming import AnswerReader, stop_at
 from ajet.chat.template import QUESTION, STUB_CALL, STUB_RESULT, STUB_TOOL, Template, check_variables, given
 from ajet.chat.texts import without_header
 from ajet.types import AjetError, Int32
@@ -136,7 +136,7 @@ class Chat:
         known_stops = [*_eos(tokenizer), *generation_stops(Path(folder, "generation_config.json")), *stops]
         source = str(getattr(tokenizer, "chat_template", None) or "")
         prober = Prober(self._format, control, source, set(map(self.text_of, known_stops)))
-        self._shape: Shape = prober.shape()
+        self._shape: AnswerShape = prober.shape()
         ids = [tokenizer.convert_tokens_to_ids(token) for token in self._shape.stop_tokens()]
         self.stop_token_ids: tuple[int, ...] = tuple(
             dict.fromkeys([*ids, *self._format.stop_token_ids, *known_stops])
@@ -438,12 +438,12 @@ class Chat:
             return bool(_USUAL_ID.fullmatch(written))
         return True
 
-    def reader(self, prompt: list[int], tools: Sequence[Message] = ()) -> Reader | None:
+    def reader(self, prompt: list[int], tools: Sequence[Message] = ()) -> AnswerReader | None:
         """Reads an answer while it is sampled, with the result that `parse` gives at the end; None if nothing is
         known before the end. Raises nothing."""
         return None if self._cleans_up else self._answers.reader(prompt, tools if self._reads_calls else ())
 
-    def text_reader(self) -> Reader | None:
+    def text_reader(self) -> AnswerReader | None:
         """Reads a text that is not a chat's answer, up to the token that ends it."""
         return None if self._cleans_up else self._text.reader([], ())
 
@@ -504,7 +504,7 @@ class Chat:
         return self._found
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> AnswerShape:
         """What surrounds answers."""
         return self._shape
 
@@ -537,7 +537,7 @@ class Chat:
 
         return find_reader(self.tokenizer, write, shape, control, example, self.shows_tools, parse)
 
-    def _marked(self, shape: Shape, reader: CallReader | None) -> MarkedAnswers:
+    def _marked(self, shape: AnswerShape, reader: CallReader | None) -> MarkedAnswers:
         return MarkedAnswers(self._decode, self.tokenizer, shape, reader, self.stop_token_ids)
 
     @cached_property

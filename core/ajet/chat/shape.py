@@ -43,7 +43,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AnswerShape:
     """The texts around an answer."""
 
     header: str
@@ -121,13 +121,13 @@ class Prober:
                 return self._format.stub(messages, offered, generate).partition(ASKED)[2]
         return ""
 
-    def shape(self) -> Shape:
+    def shape(self) -> AnswerShape:
         """What surrounds answers in this format."""
         said = {"role": "assistant", "content": SAID}
         ending = self._ending(said, _AGAIN) or Ending()
         call_ending = self._ending(_calling(SAID), STUB_RESULT, [STUB_TOOL], ending)
         thoughts = self._thoughts()
-        shape = Shape(self.header, ending, call_ending, thoughts, self._around(thoughts, ending))
+        shape = AnswerShape(self.header, ending, call_ending, thoughts, self._around(thoughts, ending))
         tokens = [token[0] for token in self.control.finditer(shape.unopened(self.header))]
         within = "".join([*(thoughts or ()), *shape.said])
         return replace(shape, last_token=next((t for t in reversed(tokens) if t not in within), ""))
@@ -238,7 +238,7 @@ def _calling(*values: str) -> dict[str, Any]:
     return {**STUB_CALL, "tool_calls": calls}
 
 
-def after_prompt(shape: Shape, prompt: str, whole: str) -> tuple[str, ...] | None:
+def after_prompt(shape: AnswerShape, prompt: str, whole: str) -> tuple[str, ...] | None:
     """What a chat with an answer has after the prompt that asks for it; None if the chat does not begin with the prompt. Two
     texts, of which the first is empty, if the prompt begins a thought that the chat does not have: the thought belongs
     between them."""
@@ -257,7 +257,7 @@ def after_prompt(shape: Shape, prompt: str, whole: str) -> tuple[str, ...] | Non
     return "", space + (rest[empty.end() :] if empty else f"{end}\n\n{rest}")
 
 
-def written(format: ChatFormat, shape: Shape, answer: Message) -> str:
+def written(format: ChatFormat, shape: AnswerShape, answer: Message) -> str:
     """What a model writes to say ``answer``: its text without the end of the turn, unless that end differs from
     a plain answer's. Raises AjetError if the format refuses it."""
 

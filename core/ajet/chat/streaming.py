@@ -18,7 +18,7 @@ Text = tuple[Kind, str]
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
-class Reader(Protocol):
+class AnswerReader(Protocol):
     """Reads one answer, token by token."""
 
     def read(self, token: int) -> Iterable[Text]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ajet.plugins import Installed, Plugins
+    from ajet.plugins import InstalledPlugin, Plugins
 
 app = typer.Typer(
     help="List the installed plugins, or show one.", rich_markup_mode=None, invoke_without_command=True
@@ -80,7 +80,7 @@ def show(
     print("\n\n".join(describe_plugin(installed) for installed in find_plugins(load_plugins(), name, kind)))
 
 
-def find_plugins(plugins: Plugins, name: str, kind: str | None) -> list[Installed]:
+def find_plugins(plugins: Plugins, name: str, kind: str | None) -> list[InstalledPlugin]:
     """The plugins with a name, of all kinds or of one. Raises ConfigError with the nearest name."""
     from ajet.types import ConfigError
     from ajet.utils.suggest import nearest
@@ -99,7 +99,7 @@ def find_plugins(plugins: Plugins, name: str, kind: str | None) -> list[Installe
     return found
 
 
-def describe_plugin(installed: Installed) -> str:
+def describe_plugin(installed: InstalledPlugin) -> str:
     """A plugin's name, its docstring and its fields."""
     import inspect
 

@@ -9,7 +9,7 @@ from ajet.utils.terminal import table
 
 if TYPE_CHECKING:
     from ajet.interfaces.backbone import RunResult
-    from ajet.reports.folder import Run
+    from ajet.reports.folder import RecordedRun
     from ajet.types import Metrics
 
 FIGURES = (
@@ -63,7 +63,7 @@ def describe_metrics_table(metrics: Metrics, *, greedy: bool) -> str:
     return text.replace(", sampled", ", greedy ") if greedy else text
 
 
-def _faults(run: Run) -> str:
+def _faults(run: RecordedRun) -> str:
     """What went wrong in the answers of a run; empty if nothing did."""
     from ajet.chat.answers import FAULTS
 

@@ -6,21 +6,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ajet.estimate.memory import BFLOAT16
-from ajet.estimate.shape import Shape
+from ajet.estimate.shape import ModelShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSizes:
     """What of a job decides the memory of its models."""
 
-    shape: Shape
+    shape: ModelShape
     adapters: Mapping[str, int]
     """Target -> number of weights of its adapter; empty if the model's own weights are trained."""
     trained: Collection[str]
     """Targets that are trained."""
     quantized: bool = False
     """Whether the weights below adapters have 4 bits."""
-    reference: Shape | None = None
+    reference: ModelShape | None = None
     """The model of `train.reference`."""
     keeps_first: bool = False
     """Whether the loss compares the model with what it was at first, which a job without adapters keeps as a second model."""
@@ -57,7 +57,7 @@ class JobSizes(ModelSizes):
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class StepPhase:
     """What one GPU holds at a time of a step."""
 
     name: str
@@ -83,7 +83,7 @@ class Layout:
 
     gpus: int
     """How many of them it uses."""
-    phases: tuple[Phase, ...]
+    phases: tuple[StepPhase, ...]
     running: int
     """Episodes that run at once."""
     cache: int
@@ -111,6 +111,6 @@ class Layout:
         return all(phase.fits for phase in self.phases)
 
     @property
-    def tightest(self) -> Phase:
+    def tightest(self) -> StepPhase:
         """The phase that needs the largest share of its room."""
         return max(self.phases, key=lambda phase: phase.total / phase.limit)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ajet.estimate.shape import Shape
+from ajet.estimate.shape import ModelShape
 
 FLOAT32 = 4
 BFLOAT16 = 2
@@ -25,7 +25,7 @@ class Training:
     """How the weights of a model are trained by AdamW. Trained weights, gradients and, without ``eight_bits``, moments are
     float32."""
 
-    shape: Shape
+    shape: ModelShape
     number: int
     """Bytes of one number in the model's computations."""
     stream: int | None = None

@@ -20,7 +20,7 @@ class UnknownFamily(ConfigError):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """The sizes of a model."""
 
     parameters: int
@@ -80,7 +80,7 @@ class Shape:
         return self.cached(tokens, number) + self.states[0] * number + self.states[1] * 4
 
 
-def read_shape(model: str) -> Shape:
+def read_shape(model: str) -> ModelShape:
     """The shape of a model's folder or Hugging Face id. An id that `KNOWN` lacks is looked up in the Hugging Face cache, then
     on the Hub. Raises ConfigError if there is no such model, and UnknownFamily if its family is not in `FAMILIES`."""
     folder = Path(model).expanduser()
@@ -92,7 +92,7 @@ def read_shape(model: str) -> Shape:
     return shape_of_config(_config(_downloaded(model), model), model)
 
 
-def shape_of_config(config: Mapping[str, Any], model: str) -> Shape:
+def shape_of_config(config: Mapping[str, Any], model: str) -> ModelShape:
     """The shape that a config.json describes; ``model`` names it in errors. Raises ConfigError as `read_shape` does."""
     family = config.get("model_type")
     if family not in FAMILIES:
@@ -126,7 +126,7 @@ def shape_of_config(config: Mapping[str, Any], model: str) -> Shape:
     if config.get("mlp_bias"):
         biases += 2 * inner + hidden
     layer = sum(i * o for i, o in of_layer.values()) + 2 * hidden + biases + (2 * size if head_norms else 0)
-    return Shape(
+    return ModelShape(
         parameters=(1 if tied else 2) * vocabulary * hidden + layers * layer + hidden,
         layers=layers,
         hidden=hidden,

@@ -28,7 +28,7 @@ class Needed:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundVersion:
     """The installed version of a needed distribution, or None; ``backbone`` is the name of the one that needs it."""
 
     needed: Needed
@@ -66,10 +66,12 @@ class Requirements:
     needed: Sequence[Needed]
     prefix: str = ""
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[FoundVersion]:
         """What is installed of each."""
         return [
-            Found(one, self.backbone, next(filter(None, map(_version, (one.name, *one.instead))), None))
+            FoundVersion(
+                one, self.backbone, next(filter(None, map(_version, (one.name, *one.instead))), None)
+            )
             for one in self.needed
         ]
 
@@ -83,7 +85,7 @@ class Requirements:
 
     def missing(self) -> str:
         """The message for a program that is not installed."""
-        return Found(self.needed[0], self.backbone, None).problem
+        return FoundVersion(self.needed[0], self.backbone, None).problem
 
     def findings(self) -> Iterator[Finding]:
         """The lines of `ajet doctor`. If the program is not installed, this is a single line of information, because its

@@ -110,7 +110,7 @@ class _Trace:
     def spans(self) -> Iterator[EpisodeSpan]:
         """The episode, then its calls and tools in their order."""
         yield self._episode()
-        asked: dict[str, _ToolCall] = {}
+        asked: dict[str, _OpenToolCall] = {}
         for call, chat in zip(self._event.calls, self._event.messages, strict=True):
             *prompt, answer = chat
             began, ended = self._times(call)
@@ -119,7 +119,7 @@ class _Trace:
                     yield self._tool(asked.pop(str(message["tool_call_id"])), message, began)
             yield self._call(call, prompt, answer)
             for identity, name, arguments in tool_calls(answer):
-                asked[identity] = _ToolCall(identity, name, arguments, ended)
+                asked[identity] = _OpenToolCall(identity, name, arguments, ended)
 
     def _episode(self) -> EpisodeSpan:
         event = self._event
@@ -168,7 +168,7 @@ class _Trace:
             attributes["gen_ai.usage.output_tokens"] = call.sampled_tokens
         return replace(self._span(f"chat {model}", attributes, self._times(call)), is_client=True)
 
-    def _tool(self, tool: _ToolCall, result: Message, answered: float) -> EpisodeSpan:
+    def _tool(self, tool: _OpenToolCall, result: Message, answered: float) -> EpisodeSpan:
         """From the answer that asks for the tool to the request that holds its result."""
         attributes = {
             "gen_ai.operation.name": "execute_tool",
@@ -196,7 +196,7 @@ class _Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class _ToolCall:
+class _OpenToolCall:
     """A tool call whose result has not been seen yet; ``asked`` is when the answer with it ended."""
 
     id: str

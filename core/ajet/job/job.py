@@ -17,7 +17,7 @@ from ajet.types import ConfigError, Need, Task
 if TYPE_CHECKING:  # every `ajet --help` loads this module
     from ajet.estimate.devices import Gpus
     from ajet.estimate.layout import JobSizes, Layout
-    from ajet.estimate.shape import Shape
+    from ajet.estimate.shape import ModelShape
     from ajet.interfaces.algorithm import Algorithm
     from ajet.interfaces.engine import ChatModelPlugin
     from ajet.interfaces.filter import Filter
@@ -109,7 +109,7 @@ class Backbone(Plugin):
             f"the backbone {self.name!r} has no estimate of memory; those of local and verl can be planned."
         )
 
-    def shape(self, model: str) -> Shape | None:
+    def shape(self, model: str) -> ModelShape | None:
         """The shape of a model of a family that `ajet.estimate` does not know; None if the backbone does not know it either."""
         return None
 

@@ -23,7 +23,7 @@ USUAL = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AlarmRule:
     """``holds`` says what is wrong; "" if nothing is."""
 
     holds: Callable[[History], str]
@@ -206,35 +206,39 @@ def _overfitting(h: History) -> str:
 
 
 _LOWER = "Lower train.learning_rate, or set train.kl"
-STEP_RULES: Mapping[str, Rule] = {
-    "collapse": Rule(_collapse, "Stop the run if it stays so, and lower train.learning_rate"),
-    "reward_fell": Rule(_reward_fell, f"{_LOWER}; go on from an earlier checkpoint"),
-    "failed_episodes": Rule(_failed_episodes, "`ajet show` has their causes and remedies"),
-    "cut_answers": Rule(
+STEP_RULES: Mapping[str, AlarmRule] = {
+    "collapse": AlarmRule(_collapse, "Stop the run if it stays so, and lower train.learning_rate"),
+    "reward_fell": AlarmRule(_reward_fell, f"{_LOWER}; go on from an earlier checkpoint"),
+    "failed_episodes": AlarmRule(_failed_episodes, "`ajet show` has their causes and remedies"),
+    "cut_answers": AlarmRule(
         _cut_answers,
         "Show the model a short answer in the prompt, or raise the agent's max_tokens or rollout.sampling.max_tokens",
     ),
-    "judges_disagree": Rule(
+    "judges_disagree": AlarmRule(
         _judges_disagree,
         "The judge may be cheated: read episodes (`ajet show`), and run `ajet forecast --attack`",
     ),
-    "no_signal": Rule(_no_signal, "Use tasks that succeed sometimes, or task.selector: difficulty"),
-    "entropy_collapse": Rule(_entropy_collapse, "Set train.entropy, use dapo, or lower train.learning_rate"),
-    "entropy_explosion": Rule(_entropy_explosion, f"{_LOWER}, or lower train.entropy"),
-    "length_explosion": Rule(_length_explosion, "Use dr_grpo or dapo, and bound rollout.sampling.max_tokens"),
-    "length_collapse": Rule(_length_collapse, f"{_LOWER}; read episodes (`ajet show`)"),
-    "repetition": Rule(_repetition, f"{_LOWER}; let the judge refuse answers that repeat themselves"),
-    "logprob_gap": Rule(
+    "no_signal": AlarmRule(_no_signal, "Use tasks that succeed sometimes, or task.selector: difficulty"),
+    "entropy_collapse": AlarmRule(
+        _entropy_collapse, "Set train.entropy, use dapo, or lower train.learning_rate"
+    ),
+    "entropy_explosion": AlarmRule(_entropy_explosion, f"{_LOWER}, or lower train.entropy"),
+    "length_explosion": AlarmRule(
+        _length_explosion, "Use dr_grpo or dapo, and bound rollout.sampling.max_tokens"
+    ),
+    "length_collapse": AlarmRule(_length_collapse, f"{_LOWER}; read episodes (`ajet show`)"),
+    "repetition": AlarmRule(_repetition, f"{_LOWER}; let the judge refuse answers that repeat themselves"),
+    "logprob_gap": AlarmRule(
         _logprob_gap,
         "Set train.correction=truncated, or let both compute in the same type "
         "(`ajet docs algorithms#what-a-job-can-add-to-any-algorithm`)",
     ),
-    "ratio_drift": Rule(_ratio_drift, "Set train.correction=truncated or a lower train.max_staleness"),
-    "kl_drift": Rule(_kl_drift, "Raise train.kl, or lower train.learning_rate"),
-    "stale": Rule(
+    "ratio_drift": AlarmRule(_ratio_drift, "Set train.correction=truncated or a lower train.max_staleness"),
+    "kl_drift": AlarmRule(_kl_drift, "Raise train.kl, or lower train.learning_rate"),
+    "stale": AlarmRule(
         _stale, "Lower rollout.oversample, raise train.max_staleness, or set train.correction=truncated"
     ),
-    "slow": Rule(
+    "slow": AlarmRule(
         _slow, "Look at the machine and the agent's services; `ajet show` has the time of each episode"
     ),
 }
@@ -242,8 +246,8 @@ RUINS = frozenset(
     {"collapse", "reward_fell", "entropy_explosion", "length_collapse", "repetition", "kl_drift"}
 )
 """Rules by which training itself has ruined the model."""
-VALIDATION_RULES: Mapping[str, Rule] = {
-    "overfitting": Rule(
+VALIDATION_RULES: Mapping[str, AlarmRule] = {
+    "overfitting": AlarmRule(
         _overfitting, "Use more tasks, fewer steps, or train.keep_best; take the checkpoint of then"
     ),
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ajet.learning.alarm_history import History
-from ajet.learning.alarm_rules import STEP_RULES, VALIDATION_RULES, Rule
+from ajet.learning.alarm_rules import STEP_RULES, VALIDATION_RULES, AlarmRule
 from ajet.learning.collapse import CollapseCheck
 from ajet.learning.settings import TrainSettings
 from ajet.types import AjetError, Metrics
@@ -93,7 +93,7 @@ class Alarms:
             if alarm.name in self.stop_on:
                 raise StoppedByAlarm(f"run.stop_on has ended the run at {alarm.line}")
 
-    def _raised(self, step: int, rules: Mapping[str, Rule], metrics: Metrics) -> list[Alarm]:
+    def _raised(self, step: int, rules: Mapping[str, AlarmRule], metrics: Metrics) -> list[Alarm]:
         new = []
         for name, rule in rules.items():
             if not (what := rule.holds(self._history)):

@@ -77,7 +77,7 @@ class Learnable:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class TokenSelection:
     """Selects the sampled tokens to train: all except those of side calls and of calls that a filter drops. Above the cap on
     timelines a seeded choice is kept."""
 
@@ -163,7 +163,7 @@ def build_batch(
     learning_rate: float,
     seed: str,
     epochs: int = 1,
-    selection: Selection | None = None,
+    selection: TokenSelection | None = None,
     teacher: SelfTeacher | None = None,
 ) -> RolloutBatch | None:
     """A batch of the judged episodes; None if none has a trained token. Failed members are left out of their
@@ -171,7 +171,7 @@ def build_batch(
 
     Every epoch uses the same mini-batches in the same order. ``teacher`` writes the hints of an algorithm that needs them.
     """
-    select = selection or Selection(seed=seed)
+    select = selection or TokenSelection(seed=seed)
     feedback = teacher.feedback(episodes) if teacher else {}
     learnable = []
     for episode in episodes:

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from ajet.interfaces.algorithm import Algorithm
-from ajet.learning.fork_tree import Branch, ForkTree
+from ajet.learning.fork_tree import ForkTree, Leaf
 from ajet.learning.settings import CreditKind
 from ajet.types import AjetError, Float64
 
@@ -34,7 +34,7 @@ class Rewarded(Protocol):
         ...
 
 
-class Judged(Rewarded, Branch, Protocol):
+class JudgedEpisode(Rewarded, Leaf, Protocol):
     """A judged episode whose calls get credit."""
 
     @property
@@ -44,7 +44,7 @@ class Judged(Rewarded, Branch, Protocol):
 
 
 Member = TypeVar("Member", bound=Rewarded)
-Called = TypeVar("Called", bound=Judged)
+Called = TypeVar("Called", bound=JudgedEpisode)
 
 
 def advantages(
@@ -84,7 +84,7 @@ def call_advantages(
     discount: float = 1.0,
 ) -> dict[Key, list[dict[str, list[float]]]]:
     """The advantages of each call of each episode of each group, by name as in `advantages`: one for each of
-    `Branch.calls`, in this order.
+    `Leaf.calls`, in this order.
 
     An episode has an advantage at each of its places: that of its return there (`returns`) among those of its group at the same
     place. A call's advantage is the mean over the leaves below it (`ForkTree`), with ``tree`` less the mean over the leaves
@@ -120,7 +120,7 @@ def call_advantages(
     return found
 
 
-def returns(episode: Judged, discount: float) -> Callable[[int, float], float]:
+def returns(episode: JudgedEpisode, discount: float) -> Callable[[int, float], float]:
     """The return at each call of an episode, as a function of the call's place and the episode's reward, which is added to the
     last call's: G_i = r_i + discount · G_{i+1}. After the last call it is the reward alone. Parallel calls may have been made
     in another order than a fork's parent made them, and count in the parent's."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from ajet.rollout.episode import Fork
 
 
-class Branch(Protocol):
+class Leaf(Protocol):
     """An episode as a leaf."""
 
     @property
@@ -33,7 +33,7 @@ OwnCall = tuple[str, int]
 class ForkTree:
     """Which episodes of a group have which calls on their paths. Episodes, and calls on a path, are named by their places."""
 
-    def __init__(self, group: Sequence[Branch]) -> None:
+    def __init__(self, group: Sequence[Leaf]) -> None:
         by_id = {episode.id: episode for episode in group}
         self._paths = [[_sampled(e, place, by_id) for place in range(len(e.calls))] for e in group]
         self._below: dict[OwnCall, list[int]] = {}
@@ -63,7 +63,7 @@ class ForkTree:
         return found
 
 
-def _sampled(episode: Branch, place: int, by_id: Mapping[str, Branch]) -> OwnCall:
+def _sampled(episode: Leaf, place: int, by_id: Mapping[str, Leaf]) -> OwnCall:
     """A call on the path of an episode: its own, or that of an ancestor. One that was left out of the group has no numbers, and
     the place stands for them."""
     while episode.fork and place < episode.fork.calls:

@@ -16,7 +16,7 @@ from ajet.learning.batch import RolloutBatch
 from ajet.learning.objective import objective
 from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import (
-    Transcript,
+    FinishedChat,
     checked_transcript,
     in_epochs,
     messages_of,
@@ -33,8 +33,8 @@ Message = Mapping[str, Any]
 class Preference:
     """Two chats with the same beginning, of which ``chosen`` is better."""
 
-    chosen: Transcript
-    rejected: Transcript
+    chosen: FinishedChat
+    rejected: FinishedChat
 
 
 def read_preferences(path: Path) -> list[Preference]:

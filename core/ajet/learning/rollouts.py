@@ -15,7 +15,7 @@ from ajet.interfaces.algorithm import Algorithm
 from ajet.interfaces.filter import Filter
 from ajet.interfaces.judge import GroupJudge
 from ajet.interfaces.reader import tasks_of_step
-from ajet.learning.batch import Learning, RolloutBatch, Selection, build_batch
+from ajet.learning.batch import Learning, RolloutBatch, TokenSelection, build_batch
 from ajet.learning.fork_plans import check_judge, plan_forks
 from ajet.learning.self_teacher import SelfTeacher
 from ajet.learning.settings import TrainSettings
@@ -293,7 +293,7 @@ def step_batch(
         learning_rate=settings.rate_at(step) if learning_rate is None else learning_rate,
         seed=f"{seed}:{step}",
         epochs=settings.epochs,
-        selection=Selection(filters, settings.max_timelines, str(seed)),
+        selection=TokenSelection(filters, settings.max_timelines, str(seed)),
         teacher=teacher,
     )
     if batch is None:

@@ -24,7 +24,7 @@ _ROLES = ("system", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
-class Transcript:
+class FinishedChat:
     """A finished chat, in the chat completions form."""
 
     messages: Sequence[Mapping[str, Any]]
@@ -34,12 +34,12 @@ class Transcript:
     """``chats.jsonl:17``, for errors."""
 
 
-def read_transcripts(path: Path) -> list[Transcript]:
+def read_transcripts(path: Path) -> list[FinishedChat]:
     """Transcripts of a JSON lines file. Raises ConfigError with file and line."""
     return read_lines(path, "transcript", _transcript)
 
 
-def _transcript(data: Mapping[str, Any], where: str) -> Transcript:
+def _transcript(data: Mapping[str, Any], where: str) -> FinishedChat:
     messages = messages_of(data.get("messages"), "messages", where)
     return checked_transcript(messages, data.get("tools") or (), where)
 
@@ -75,7 +75,7 @@ def messages_of(found: Any, name: str, where: str) -> Sequence[Mapping[str, Any]
     return found
 
 
-def checked_transcript(messages: Sequence[Mapping[str, Any]], tools: Any, where: str) -> Transcript:
+def checked_transcript(messages: Sequence[Mapping[str, Any]], tools: Any, where: str) -> FinishedChat:
     """A transcript from which something can be learned. Raises ConfigError."""
     for message in messages:
         if message.get("role") not in _ROLES:  # chat formats ignore roles that they do not know
@@ -86,11 +86,11 @@ def checked_transcript(messages: Sequence[Mapping[str, Any]], tools: Any, where:
         raise ConfigError(where, "has no assistant message to learn.")
     if not isinstance(tools, list | tuple) or not all(isinstance(tool, dict) for tool in tools):
         raise ConfigError(where, "`tools` must be a list of objects.")
-    return Transcript(messages, tools, where)
+    return FinishedChat(messages, tools, where)
 
 
 def transcript_samples(
-    chat: Chat, transcripts: Sequence[Transcript], longest: int, say: Callable[[str], None]
+    chat: Chat, transcripts: Sequence[FinishedChat], longest: int, say: Callable[[str], None]
 ) -> list[list[Sample]]:
     """The samples of each transcript; ``say`` gets what the chat format leaves out or rewrites. Raises ConfigError, which
     names the first transcript of which the chat format cannot write all answers, or that has more than ``longest`` tokens."""
@@ -106,12 +106,12 @@ def transcript_samples(
     return samples
 
 
-def samples_of(chat: Chat, transcript: Transcript) -> list[Sample]:
+def samples_of(chat: Chat, transcript: FinishedChat) -> list[Sample]:
     """The samples of one transcript, of any length. Raises ConfigError."""
     return [_sample(line) for line in _lines(chat, transcript)]
 
 
-def _lines(chat: Chat, transcript: Transcript, longest: float = math.inf) -> list[Sampled]:
+def _lines(chat: Chat, transcript: FinishedChat, longest: float = math.inf) -> list[Sampled]:
     try:
         lines = sampled_in(chat, transcript.messages, transcript.tools)
     except AjetError as error:

@@ -66,7 +66,7 @@ class ModelFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RewardDifference:
     """The reward of the best model less that of another one, over the tasks."""
 
     other: str
@@ -85,7 +85,7 @@ class Comparison:
     """The models, the one with the highest reward first and failed ones last, and how the first differs from the others."""
 
     models: Sequence[ModelFigures]
-    differences: Sequence[Difference]
+    differences: Sequence[RewardDifference]
 
     @property
     def best(self) -> str | None:
@@ -171,7 +171,7 @@ def _figures(name: str, outcomes: Sequence[Outcome], rewards: Mapping[str, float
     )
 
 
-def _differences(order: Sequence[str], rewards: Mapping[str, Mapping[str, float]]) -> list[Difference]:
+def _differences(order: Sequence[str], rewards: Mapping[str, Mapping[str, float]]) -> list[RewardDifference]:
     """Of the first model from each other one. All pairs are tested, because the data that chose the best are those that
     test it."""
     pairs = list(combinations(order, 2))
@@ -180,7 +180,7 @@ def _differences(order: Sequence[str], rewards: Mapping[str, Mapping[str, float]
     }
     corrected = holm([sign_flip(between[pair]) for pair in pairs])
     return [
-        Difference(two, Figure(*mean_and_error(between[one, two])), p_value)
+        RewardDifference(two, Figure(*mean_and_error(between[one, two])), p_value)
         for (one, two), p_value in zip(pairs, corrected, strict=True)
         if one == order[0]
     ]

@@ -9,20 +9,20 @@ from typing import Any
 from ajet.interfaces.algorithm import ActorCritic, Algorithm
 from ajet.interfaces.base import by_type
 from ajet.interfaces.filter import Filter
-from ajet.learning.batch import Selection
+from ajet.learning.batch import TokenSelection
 from ajet.learning.credit import advantages
 from ajet.plugins import P
-from ajet.reports.folder import Entry, Run
+from ajet.reports.folder import Entry, RecordedRun
 from ajet.types import AjetError
 
 
 @dataclass(frozen=True, slots=True)
-class Credit:
+class RunCredit:
     """The algorithm and the selection of tokens that the run's job names. If they cannot be built any more (a plugin
     is missing), ``notes`` say so and advantages are unknown."""
 
     algorithm: Algorithm | None
-    selection: Selection
+    selection: TokenSelection
     notes: Sequence[str]
     has_critic: bool = False
     """Whether advantages are those of tokens, from a critic: records of batches have rewards in their place."""
@@ -40,7 +40,7 @@ class Credit:
         return {e.id: a for g, members in groups.items() for e, a in zip(members, found[g], strict=True)}
 
 
-def run_credit(run: Run) -> Credit:
+def run_credit(run: RecordedRun) -> RunCredit:
     """The credit of a run's job."""
     train = run.job.get("train") or {}
     notes = [] if run.job else ["the folder has no job.yaml, so advantages are unknown"]
@@ -55,10 +55,12 @@ def run_credit(run: Run) -> Credit:
         algorithm = None
         notes.append("advantages are those of tokens, from a critic, and are not recorded")
     seed = str((run.job.get("run") or {}).get("seed", ""))
-    return Credit(algorithm, Selection(filters, train.get("max_timelines"), seed), tuple(notes), has_critic)
+    return RunCredit(
+        algorithm, TokenSelection(filters, train.get("max_timelines"), seed), tuple(notes), has_critic
+    )
 
 
-def zero_advantage(run: Run, credit: Credit) -> tuple[int, int]:
+def zero_advantage(run: RecordedRun, credit: RunCredit) -> tuple[int, int]:
     """How many groups had nothing to learn, and how many were judged."""
     steps: dict[tuple[str, int], list[Entry]] = {}
     for entry in run.entries:
@@ -77,7 +79,7 @@ def zero_advantage(run: Run, credit: Credit) -> tuple[int, int]:
     return sum(not something for something in teaches.values()), len(teaches)
 
 
-def _built(run: Run, base: type[P], spec: Any, where: str, notes: list[str]) -> P | None:
+def _built(run: RecordedRun, base: type[P], spec: Any, where: str, notes: list[str]) -> P | None:
     from ajet.job.config import Layers
     from ajet.job.parts import build_plugin
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ajet.chat.messages import canonical, images_of, text_of
-from ajet.reports.credit import Credit
-from ajet.reports.folder import OUTCOME, EndedEpisode, Entry, Run
+from ajet.reports.credit import RunCredit
+from ajet.reports.folder import OUTCOME, EndedEpisode, Entry, RecordedRun
 from ajet.reports.group_tree import GroupTree, GroupTrees
 from ajet.reports.token_text import TokenText
 from ajet.reports.view import Tokens, View
@@ -37,7 +37,7 @@ class Header(EndedEpisode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ChatLine:
     """A message of a chat. ``same_as`` is the label of an equal message that was shown before."""
 
     number: int
@@ -63,7 +63,7 @@ class Conversation:
     about: str
     """Whether it is trained, and if not, why."""
     calls: tuple[int, ...]
-    chat: tuple[Line, ...]
+    chat: tuple[ChatLine, ...]
     tokens: tuple[Tokens, ...]
 
 
@@ -97,7 +97,7 @@ class EpisodeReport:
 
 
 def episode_report(
-    run: Run, entry: Entry, credit: Credit, text_of: TokenText, trees: GroupTrees | None = None
+    run: RecordedRun, entry: Entry, credit: RunCredit, text_of: TokenText, trees: GroupTrees | None = None
 ) -> EpisodeReport:
     """The report of an episode, with the tree of its group if ``trees`` are given. Raises AjetError if the journal has changed since
     it was read."""
@@ -224,7 +224,7 @@ class _Scribe:
                 )
         return found
 
-    def _chat(self, answer: MessageNode) -> tuple[Line, ...]:
+    def _chat(self, answer: MessageNode) -> tuple[ChatLine, ...]:
         lines = []
         new: dict[MessageNode | str, str] = {}
         for number, node in enumerate(answer.path(), 1):
@@ -237,11 +237,11 @@ class _Scribe:
         self._shown |= {key: label for key, label in new.items() if key not in self._shown}
         return tuple(lines)
 
-    def _line(self, number: int, node: MessageNode, before: str | None) -> Line:
+    def _line(self, number: int, node: MessageNode, before: str | None) -> ChatLine:
         message = node.message
         exchange = self._answers.get(node)
         calls = [call["function"] for call in message.get("tool_calls") or ()]
-        return Line(
+        return ChatLine(
             number=number,
             role=str(message.get("role")),
             content=text_of(message),

@@ -66,7 +66,7 @@ class Entry(EndedEpisode):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RecordedRun:
     """The contents of a run folder. ``entries`` are the live ones, in the order of the journal."""
 
     dir: Path
@@ -160,9 +160,9 @@ def find_run(path: Path) -> Path:
     return max(runs, key=_started)
 
 
-def read_run(run_dir: Path) -> Run:
+def read_run(run_dir: Path) -> RecordedRun:
     """Read a run folder. Raises AjetError, which names file and line, if a line before the last is damaged."""
-    return Run(run_dir, read_job(run_dir), _live(run_dir / JOURNAL), live_lines(run_dir / METRICS))
+    return RecordedRun(run_dir, read_job(run_dir), _live(run_dir / JOURNAL), live_lines(run_dir / METRICS))
 
 
 def _started(run_dir: Path) -> tuple[float, str]:

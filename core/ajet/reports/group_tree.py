@@ -13,8 +13,8 @@ from itertools import groupby
 
 from ajet.chat.messages import text_of
 from ajet.learning.fork_tree import ForkTree, OwnCall
-from ajet.reports.credit import Credit
-from ajet.reports.folder import Entry, Run
+from ajet.reports.credit import RunCredit
+from ajet.reports.folder import Entry, RecordedRun
 from ajet.rollout.batch_record import trained_advantages
 from ajet.rollout.episode import Episode, Fork
 from ajet.tracker.call import Call
@@ -27,7 +27,7 @@ KEPT = 32
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """An episode of the group. A `ajet.learning.fork_tree.Branch`."""
+    """An episode of the group. A `ajet.learning.fork_tree.Leaf`."""
 
     id: str
     reward: float | None
@@ -94,7 +94,7 @@ class GroupTree:
 class GroupTrees:
     """The trees of a run's groups, each made once while its episodes are shown."""
 
-    def __init__(self, run: Run, credit: Credit) -> None:
+    def __init__(self, run: RecordedRun, credit: RunCredit) -> None:
         self._run, self._has_critic = run, credit.has_critic
         self._made: OrderedDict[Hashable, GroupTree] = OrderedDict()
         self._trained: tuple[int, Mapping[OwnCall, float] | None] = (-1, None)

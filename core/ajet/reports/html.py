@@ -17,7 +17,7 @@ from pathlib import Path
 from string import Template
 
 from ajet.reports.chart import chart
-from ajet.reports.episode import BreakReport, Conversation, EpisodeReport, Line
+from ajet.reports.episode import BreakReport, ChatLine, Conversation, EpisodeReport
 from ajet.reports.labels import counted, episode_labels, folds, run_labels, step_table, who
 from ajet.reports.run_summary import Count, Pick, RunSummary
 from ajet.reports.text import group_lines, group_title
@@ -168,7 +168,7 @@ def _conversation(conversation: Conversation, everything: bool) -> Iterator[str]
     yield "</section>"
 
 
-def _message(line: Line) -> str:
+def _message(line: ChatLine) -> str:
     parts = [f"<p class=who>{_text(who(line))}</p>"]
     if line.reasoning:
         parts.append(f"<details><summary>reasoning</summary><pre>{_text(line.reasoning)}</pre></details>")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from ajet.reports.episode import EpisodeReport, Line
-from ajet.reports.run_summary import Count, Row, RunSummary
+from ajet.reports.episode import ChatLine, EpisodeReport
+from ajet.reports.run_summary import Count, RunSummary, StepRow
 
 
 def run_labels(summary: RunSummary) -> list[tuple[str, str]]:
@@ -73,7 +73,7 @@ def _state(summary: RunSummary) -> str:
     return "; ".join(part for part in (state, done, written) if part)
 
 
-def step_table(rows: Sequence[Row], validates: str) -> list[Sequence[str]]:
+def step_table(rows: Sequence[StepRow], validates: str) -> list[Sequence[str]]:
     """A table of the columns that are not empty."""
     columns = [
         ("step", [str(row.step) for row in rows]),
@@ -101,7 +101,7 @@ def counted(summary: RunSummary) -> list[tuple[str, Sequence[Count]]]:
     return [(title, counts) for title, counts in titled if counts]
 
 
-def folds(chat: Sequence[Line], everything: bool) -> Iterator[tuple[str, Sequence[Line]]]:
+def folds(chat: Sequence[ChatLine], everything: bool) -> Iterator[tuple[str, Sequence[ChatLine]]]:
     """The messages of a chat in their order; in the place of those that are not repeated, the words that say where they were shown."""
     for folded, group in groupby(chat, lambda line: line.same_as is not None and not everything):
         lines = list(group)
@@ -113,7 +113,7 @@ def folds(chat: Sequence[Line], everything: bool) -> Iterator[tuple[str, Sequenc
         yield f"{few} as in {lines[0].same_as}", ()
 
 
-def who(line: Line) -> str:
+def who(line: ChatLine) -> str:
     """The place of a message, its author and its call."""
     call = f"call {line.call}" if line.call is not None else ""
     return f"{line.number}  " + " · ".join(part for part in (line.role, line.name, call, line.agent) if part)

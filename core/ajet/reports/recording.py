@@ -18,10 +18,10 @@ from ajet.rollout.recording import (
     RecordedJudgeCall,
     RecordedReply,
     RecordedRequest,
+    RecordedVerdict,
     Recording,
     Tokens,
     Usage,
-    Verdict,
 )
 from ajet.tracker.call import Call, Exchange, Message
 from ajet.tracker.record import EpisodeRecord
@@ -49,7 +49,7 @@ def _episode(run_dir: Path, line: Mapping[str, Any], text_of: TokenText) -> Reco
             "earlier version wrote the journal. Give the task plain values, and run it again."
         )
     episode = episode_of(line)
-    verdict = Verdict(
+    verdict = RecordedVerdict(
         reward=episode.reward,
         rewards=dict(episode.rewards),
         is_success=episode.is_success,

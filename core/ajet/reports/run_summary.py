@@ -11,12 +11,12 @@ from typing import Any
 
 from ajet.interfaces.base import by_type
 from ajet.job.objects import OBJECT, OWN_LOOP
-from ajet.reports.credit import Credit, zero_advantage
-from ajet.reports.folder import Entry, Run
+from ajet.reports.credit import RunCredit, zero_advantage
+from ajet.reports.folder import Entry, RecordedRun
 from ajet.reports.verdict import verdict_of
 from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.recorder import JOURNAL
-from ajet.runs.run_state import State, state_of
+from ajet.runs.run_state import RunState, state_of
 from ajet.tracker.breaks import CAUSES
 
 MOST_ROWS = 20
@@ -44,7 +44,7 @@ MEANINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StepRow:
     """The figures of one step. Rewards and accuracies are means over its episodes."""
 
     step: int
@@ -83,7 +83,7 @@ class RunSummary:
     run: str
     name: str | None
     tags: tuple[str, ...]
-    state: State
+    state: RunState
     workflow: str
     """This and the next three fields are empty if the folder has no job."""
     model: str
@@ -99,8 +99,8 @@ class RunSummary:
     episodes: Mapping[str, int]
     """Number of episodes by phase."""
     validates: str
-    """What `Row.validation` measures: accuracy or reward."""
-    rows: tuple[Row, ...]
+    """What `StepRow.validation` measures: accuracy or reward."""
+    rows: tuple[StepRow, ...]
     rewards: tuple[float, ...]
     """Rewards of all training steps."""
     curves: Mapping[str, tuple[tuple[int, float], ...]]
@@ -117,7 +117,7 @@ class RunSummary:
     """What was learned, which alarms were raised, what to try next; empty if nothing was trained."""
 
 
-def summarise(run: Run, credit: Credit) -> RunSummary:
+def summarise(run: RecordedRun, credit: RunCredit) -> RunSummary:
     """The summary of a run."""
     job = run.job
     rows, validates = step_rows(run.metrics)
@@ -152,7 +152,7 @@ def summarise(run: Run, credit: Credit) -> RunSummary:
 
 def run_head(
     run_dir: Path, job: Mapping[str, Any], metrics: Iterable[Mapping[str, Any]]
-) -> tuple[dict[str, Any], State]:
+) -> tuple[dict[str, Any], RunState]:
     """What a run's summary and its line in a list have in common, by the names of their fields, and its state."""
     train, own = job.get("train") or {}, job.get("run") or {}
     steps = max((line["step"] for line in metrics if line["type"] == "train"), default=0)
@@ -180,7 +180,7 @@ def wanted_steps(job: Mapping[str, Any]) -> int:
 # --------------------------------------------------------------------------- figures by step
 
 
-def step_rows(metrics: Sequence[Mapping[str, Any]]) -> tuple[list[Row], str]:
+def step_rows(metrics: Sequence[Mapping[str, Any]]) -> tuple[list[StepRow], str]:
     """A row for each step that was trained or validated, and what the validations measure."""
     by_step: dict[int, dict[str, Mapping[str, Any]]] = {}
     for line in metrics:
@@ -191,7 +191,7 @@ def step_rows(metrics: Sequence[Mapping[str, Any]]) -> tuple[list[Row], str]:
     for step, kinds in sorted(by_step.items()):
         sampled = kinds.get("train") or kinds.get("debug") or {}
         rows.append(
-            Row(
+            StepRow(
                 step,
                 sampled.get("reward"),
                 sampled.get("accuracy"),
@@ -210,7 +210,7 @@ def step_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, tuple[tuple[i
     return _curves(*step_rows(metrics))
 
 
-def _curves(rows: Sequence[Row], validates: str) -> dict[str, tuple[tuple[int, float], ...]]:
+def _curves(rows: Sequence[StepRow], validates: str) -> dict[str, tuple[tuple[int, float], ...]]:
     """The curves with at least two points. Training reward comes first, if it has enough."""
     trained = [(row.step, row.reward) for row in rows]
     found = {
@@ -222,7 +222,7 @@ def _curves(rows: Sequence[Row], validates: str) -> dict[str, tuple[tuple[int, f
     return {name: line for name, line in points.items() if len(line) > 1}
 
 
-def _thinned(rows: Sequence[Row]) -> list[Row]:
+def _thinned(rows: Sequence[StepRow]) -> list[StepRow]:
     """At most `MOST_ROWS`: up to half of them validations, the rest even steps; first and last always."""
     validated = [i for i, row in enumerate(rows) if row.validation is not None or row.greedy is not None]
     keep = set(_even(validated, MOST_ROWS // 2))

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from rich.text import Text
 
-from ajet.reports.episode import BreakReport, Conversation, EpisodeReport, Line
+from ajet.reports.episode import BreakReport, ChatLine, Conversation, EpisodeReport
 from ajet.reports.group_tree import GroupNode, GroupTree, Stretch
 from ajet.reports.labels import counted, episode_labels, folds, run_labels, shortened, step_table, who
 from ajet.reports.run_summary import Count, RunSummary
@@ -115,7 +115,7 @@ def _title(conversation: Conversation) -> str:
     return f"{conversation.title}: call{'s' * (len(conversation.calls) > 1)} {numbers}; {conversation.about}"
 
 
-def _chat(lines: Sequence[Line], everything: bool) -> Iterator[Text]:
+def _chat(lines: Sequence[ChatLine], everything: bool) -> Iterator[Text]:
     for folded, shown in folds(lines, everything):
         if folded:
             yield Text(f"  … {folded} …", "dim")
@@ -123,7 +123,7 @@ def _chat(lines: Sequence[Line], everything: bool) -> Iterator[Text]:
             yield from _message(line, everything)
 
 
-def _message(line: Line, everything: bool) -> Iterator[Text]:
+def _message(line: ChatLine, everything: bool) -> Iterator[Text]:
     yield Text(readable(f"  {who(line)}"), "bold cyan")
     if line.reasoning:
         yield Text(_indented(f"(reasoning) {line.reasoning}", everything), "dim italic")

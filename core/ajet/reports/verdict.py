@@ -13,7 +13,7 @@ from ajet.learning.alarm_history import RECENT
 from ajet.learning.alarm_rules import RUINS
 from ajet.learning.alarms import Alarm, describe
 from ajet.learning.collapse import saved_before, train_again
-from ajet.reports.folder import Entry, Run
+from ajet.reports.folder import Entry, RecordedRun
 from ajet.runs.alarms import recorded_alarms
 from ajet.utils.paired import first_and_last, holm, mean_and_error, sign_flip, student
 
@@ -62,7 +62,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RunVerdict:
     """What became of a run."""
 
     outcome: Outcome
@@ -101,7 +101,7 @@ class Verdict:
         return told
 
 
-def verdict_of(run: Run) -> Verdict | None:
+def verdict_of(run: RecordedRun) -> RunVerdict | None:
     """The verdict on a run folder; None if nothing was trained there."""
     trained = [line for line in run.metrics if line["type"] == "train" and "reward" in line]
     if not trained:
@@ -115,7 +115,7 @@ def verdict_of(run: Run) -> Verdict | None:
         outcome = "no change shown"
     else:
         outcome = "learned" if change.gain > 0 else "worse"
-    return Verdict(outcome, change, alarms, tuple(_advice(run, outcome, change, alarms)))
+    return RunVerdict(outcome, change, alarms, tuple(_advice(run, outcome, change, alarms)))
 
 
 def _validated(entries: Sequence[Entry]) -> Change | None:
@@ -191,7 +191,9 @@ def _trained(lines: Sequence[Mapping[str, float]]) -> Change | None:
     )
 
 
-def _advice(run: Run, outcome: Outcome, change: Change | None, alarms: Sequence[Alarm]) -> Iterator[str]:
+def _advice(
+    run: RecordedRun, outcome: Outcome, change: Change | None, alarms: Sequence[Alarm]
+) -> Iterator[str]:
     """What to try next. Where training has not helped, the first alarm that says why comes before those that only follow from it."""
     causes = [alarm for alarm in alarms if outcome == "learned" or alarm.name in _CAUSES]
     first = causes[0] if causes else alarms[0] if alarms and outcome != "worse" else None
@@ -209,7 +211,7 @@ def _advice(run: Run, outcome: Outcome, change: Change | None, alarms: Sequence[
         yield "With validation tasks (task.validation), a verdict compares the same tasks before and after."
 
 
-def _has_signal(run: Run) -> bool:
+def _has_signal(run: RecordedRun) -> bool:
     """Whether some of the last groups had different rewards."""
     last = [line for line in run.metrics if line["type"] == "train"][-RECENT:]
     return statistics.fmean(line.get("groups_zero_advantage", 0.0) for line in last) < 0.9

@@ -13,7 +13,7 @@ import numpy as np
 
 from ajet.learning.credit import advantage_of
 from ajet.learning.fork_tree import OwnCall
-from ajet.reports.credit import Credit
+from ajet.reports.credit import RunCredit
 from ajet.reports.folder import Entry
 from ajet.reports.token_text import TokenText
 from ajet.rollout.episode import Episode
@@ -83,7 +83,7 @@ class View:
         cls,
         entry: Entry,
         episode: Episode,
-        credit: Credit,
+        credit: RunCredit,
         step: Sequence[Entry],
         recorded: Mapping[OwnCall, float] | None,
     ) -> View:

@@ -118,12 +118,12 @@ class Episode:
 
     def view(self) -> EpisodeView:
         """What a judge gets to see."""
-        plan, chats = self.plan, _Chats(self.record.exchanges)
+        plan, chats = self.plan, _LazyChats(self.record.exchanges)
         return EpisodeView(plan.id, plan.task.id, plan.member, self.attempt, chats, self.output, self.failure)
 
 
 @dataclass(frozen=True, slots=True)
-class _Chats(Sequence[Sequence[Mapping[str, Any]]]):
+class _LazyChats(Sequence[Sequence[Mapping[str, Any]]]):
     """The chat of each call, built when it is read: all chats of a long episode would be large."""
 
     exchanges: Sequence[Exchange]

@@ -130,7 +130,7 @@ class RecordedJudgeCall(_Part):
         return JudgeCall(self.url, self.request, self.response)
 
 
-class Verdict(_Part):
+class RecordedVerdict(_Part):
     """What the judge said."""
 
     reward: FiniteFloat
@@ -166,7 +166,7 @@ class RecordedEpisode(_Part):
     judge_calls: list[RecordedJudgeCall] = []
     response: Any = None
     """What the workflow returned."""
-    verdict: Verdict | None = None
+    verdict: RecordedVerdict | None = None
     """None if the episode failed."""
     failure: str | None = None
     error: str = ""

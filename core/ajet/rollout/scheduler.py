@@ -36,7 +36,7 @@ _RECORDED = RewardFromWorkflow()
 """The judge of episodes that took place before."""
 
 
-class Runner(Protocol):
+class AttemptRunner(Protocol):
     """What runs attempts: `EpisodeRunner` in this process, or something that forwards them."""
 
     async def run(self, plan: Plan, attempt: int) -> Episode:
@@ -49,7 +49,7 @@ class Rollout:
     """Everything that running episodes needs. ``batching``, and the portal to it, are set in deterministic
     runs."""
 
-    runner: Runner
+    runner: AttemptRunner
     judge: Judge
     settings: RolloutSettings
     portal: Portal | None

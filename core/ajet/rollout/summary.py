@@ -19,7 +19,7 @@ GRAM = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class AnswerSums:
     """Sums over sampled answers, from which their length, entropy and repetition follow."""
 
     count: int = 0
@@ -34,7 +34,7 @@ class Answers:
     """Those that occurred before in their answer: seq-rep-4 of Welleck et al., arXiv:1908.04319, is the share of these."""
 
     @classmethod
-    def of(cls, answers: Sequence[Generation]) -> Answers:
+    def of(cls, answers: Sequence[Generation]) -> AnswerSums:
         windows = [max(len(answer.token_ids) - GRAM + 1, 0) for answer in answers]
         return cls(
             count=len(answers),
@@ -46,7 +46,7 @@ class Answers:
         )
 
     @classmethod
-    def sum(cls, parts: Sequence[Answers]) -> Answers:
+    def sum(cls, parts: Sequence[AnswerSums]) -> AnswerSums:
         """All of several episodes."""
         return cls(*(sum(getattr(part, field.name) for part in parts) for field in fields(cls)))
 
@@ -102,7 +102,7 @@ class Ended:
     """Breaks by cause."""
     metrics: Metrics
     is_fork: bool = False
-    answers: Answers = Answers()
+    answers: AnswerSums = AnswerSums()
     """The answers to train that were sampled."""
 
     @classmethod
@@ -122,7 +122,7 @@ class Ended:
             breaks=Counter(b.cause for b in episode.breaks),
             metrics=episode.metrics,
             is_fork=episode.plan.fork is not None,
-            answers=Answers.of([c.generation for c in episode.record.trained_calls if not c.replayed]),
+            answers=AnswerSums.of([c.generation for c in episode.record.trained_calls if not c.replayed]),
         )
 
 
@@ -156,7 +156,7 @@ def totals(episodes: Sequence[Ended], seconds: float) -> Metrics:
         metrics |= {"reward_std": pstdev(rewards), "reward_min": min(rewards), "reward_max": max(rewards)}
         if cut := [e.reward for e in judged if e.answers.cut]:
             metrics |= {"episodes_cut": len(cut), "reward_cut": sum(cut) / len(cut)}
-    metrics |= Answers.sum([e.answers for e in independent]).figures()
+    metrics |= AnswerSums.sum([e.answers for e in independent]).figures()
     if any(e.failure for e in episodes):
         metrics["tokens_failed"] = sum(e.sampled for e in episodes if e.failure)
     if len(independent) < len(episodes):

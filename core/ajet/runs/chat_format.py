@@ -36,7 +36,7 @@ _HIDDEN = "no: the chat template does not write them; rollout.tool_prompt: herme
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ExampleConversation:
     """A conversation that agents have: the first question, then what is said at each turn."""
 
     what: str
@@ -48,7 +48,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenConversation:
     """A kind of conversation in which a prompt does not continue the one before."""
 
     what: str
@@ -79,7 +79,7 @@ class ChatFormatReport:
     """The markers around reasoning; empty if there are none."""
     stops: tuple[str, ...]
     """The texts of the tokens that end an answer."""
-    broken: tuple[Broken, ...]
+    broken: tuple[BrokenConversation, ...]
 
     def lines(self) -> list[str]:
         """The essential, to read before anything is run."""
@@ -118,14 +118,14 @@ def describe(chat: Chat) -> ChatFormatReport:
         thoughts=" … ".join(chat.shape.thoughts or ()),
         stops=tuple(map(chat.text_of, chat.stop_token_ids)),
         broken=tuple(
-            Broken(told.what, cause, _remedy(chat, told))
+            BrokenConversation(told.what, cause, _remedy(chat, told))
             for told in _conversations(chat)
             if (cause := _break(chat, told))
         ),
     )
 
 
-def _conversations(chat: Chat) -> Iterator[Conversation]:
+def _conversations(chat: Chat) -> Iterator[ExampleConversation]:
     """Conversations as the model has them: without thoughts, unless its prompt begins one; with them, unless it ends them."""
     begun, ended = map(chat.shape.header.rfind, chat.shape.thoughts or ("\0", "\0"))
     said = {"role": "assistant", "content": "Hello to you."}
@@ -133,9 +133,9 @@ def _conversations(chat: Chat) -> Iterator[Conversation]:
     thinks = begun > ended or bool(_read(chat, said | thought).reasoning)
     asked = {"role": "user", "content": "And then?"}
     if begun <= ended:
-        yield Conversation("chats", said, asked)
+        yield ExampleConversation("chats", said, asked)
     if thinks:
-        yield Conversation("chats with thoughts", said | thought, asked)
+        yield ExampleConversation("chats with thoughts", said | thought, asked)
     for number in ("functions.look_up:0", "call00001"):  # the id of Kimi's models names the tool
         function = {"name": "look_up", "arguments": '{"word": "mole"}'}
         call = {
@@ -146,7 +146,7 @@ def _conversations(chat: Chat) -> Iterator[Conversation]:
         if chat.shows_tools and _read(chat, call).tool_calls:
             result = {"role": "tool", "tool_call_id": number, "name": "look_up", "content": "It digs."}
             what = "tool loops with thoughts" if thinks else "tool loops"
-            yield Conversation(what, call | thought if thinks else call, result, [_TOOL])
+            yield ExampleConversation(what, call | thought if thinks else call, result, [_TOOL])
             return
 
 
@@ -165,7 +165,7 @@ def _ids(chat: Chat, answer: dict[str, Any]) -> list[int]:
     return said if said and said[-1] in stops else [*said, *stops[:1]]
 
 
-def _break(chat: Chat, told: Conversation, *, by_text: bool = False) -> str:
+def _break(chat: Chat, told: ExampleConversation, *, by_text: bool = False) -> str:
     """Why a prompt of a conversation does not continue the one before it; empty if all do."""
     messages: list[dict[str, Any]] = [_HELLO]
     for _ in range(2):
@@ -185,7 +185,7 @@ def _break(chat: Chat, told: Conversation, *, by_text: bool = False) -> str:
     return ""
 
 
-def _remedy(chat: Chat, told: Conversation) -> str:
+def _remedy(chat: Chat, told: ExampleConversation) -> str:
     """The first setting with which a conversation does not break; empty if there is none. Variables that change how an answer
     begins are left out: they turn thoughts on or off."""
     for name in _variables(chat.tokenizer):

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ajet.capture.process.install import Installed
+from ajet.capture.process.install import InstalledCapture
 from ajet.capture.process.uncaptured import REMEDY, Missed
-from ajet.capture.refusals import Refused
+from ajet.capture.refusals import RefusedCalls
 from ajet.chat.answers import FAULTS
 from ajet.interfaces.engine import Engine
 from ajet.job.checks import learns_nothing
 from ajet.job.job import Job
 from ajet.job.models import about, find_recipe
-from ajet.learning.batch import Selection
+from ajet.learning.batch import TokenSelection
 from ajet.learning.credit import advantages
 from ajet.learning.rollouts import plan_step
 from ajet.rollout.episode import Episode, Fork
@@ -95,7 +95,7 @@ class Report:
     """Calls of each agent."""
     overridden: Mapping[str, int]
     """Calls in which the agent set a sampling parameter that training sets itself."""
-    refused: Sequence[Refused]
+    refused: Sequence[RefusedCalls]
     """LLM calls that were not answered, of all attempts and of no episode."""
     cut: int
     """Answers that ended at their length."""
@@ -225,7 +225,7 @@ def examine(
     episodes: Sequence[Episode],
     seconds: float,
     context_length: int,
-    unseen: Installed,
+    unseen: InstalledCapture,
     chat_format: ChatFormatReport,
 ) -> Report:
     """The numbers of a report."""
@@ -234,7 +234,7 @@ def examine(
     judged = [e for e in episodes if e.failure is None]
     groups = judged_groups(episodes)
     hidden = job.config.task.hides(judged=True) if job.config.task else ()
-    select = Selection(job.filters, job.config.train.max_timelines, str(job.config.run.seed))
+    select = TokenSelection(job.filters, job.config.train.max_timelines, str(job.config.run.seed))
     dropped: Counter[str] = Counter()
     rejected, abandoned = 0, {}
     for e in judged:
@@ -284,7 +284,7 @@ def examine(
     )
 
 
-def merging(episodes: Sequence[Episode], select: Selection) -> Merging:
+def merging(episodes: Sequence[Episode], select: TokenSelection) -> Merging:
     """Tokens of all episodes as one row per call, as timelines, and as trees."""
     calls = [c for e in episodes for c in e.record.trained_calls]
     lines = [select.choose(e)[0] for e in episodes]

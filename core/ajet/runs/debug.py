@@ -142,13 +142,13 @@ def describe(episode: Episode) -> str:
 
 def describe_batch(job: Job, episodes: Sequence[Episode], metrics: Metrics) -> list[str]:
     """What these episodes would have been as a training batch."""
-    from ajet.learning.batch import Selection, build_batch
+    from ajet.learning.batch import TokenSelection, build_batch
     from ajet.rollout.summary import describe_failures
 
     lines = [
         f"{len(episodes)} episodes, reward {metrics.get('reward', 0.0):.3f}, failures: {describe_failures(episodes)}"
     ]
-    selection = Selection(job.filters, job.config.train.max_timelines)
+    selection = TokenSelection(job.filters, job.config.train.max_timelines)
     batch = build_batch(
         episodes,
         job.learning,

@@ -24,7 +24,7 @@ _QUIET = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RunState:
     """The state of a run, and why it has that; empty if nothing is to be said."""
 
     name: str
@@ -41,34 +41,34 @@ def note_end(run_dir: Path, error: BaseException | None, said: str = "") -> None
     """Write into the run folder how a run has ended: finished if there is no ``error``, with what is to be ``said`` of it, else
     interrupted, or failed and why. If the file cannot be written, `state_of` tells from the steps whether the run has finished."""
     if error is None:
-        state = State("finished", said)
+        state = RunState("finished", said)
     elif isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
-        state = State("interrupted")
+        state = RunState("interrupted")
     else:
         named = "" if isinstance(error, AjetError) else f"{type(error).__name__}: "
-        state = State("failed", f"{named}{' '.join(str(error).split())}")
+        state = RunState("failed", f"{named}{' '.join(str(error).split())}")
     with suppress(AjetError):  # of a full disk, which may be the error
         write_whole(run_dir / ENDED, json.dumps(asdict(state)))
 
 
-def state_of(run_dir: Path, steps: int, wanted: int) -> State:
+def state_of(run_dir: Path, steps: int, wanted: int) -> RunState:
     """The state of a run that has done ``steps`` of ``wanted`` (0 if it trains nothing)."""
     try:
         who = json.loads((run_dir / RUNNING).read_text())
         pid, host = int(who["pid"]), who["host"]
     except FileNotFoundError:
-        return _ended(run_dir) or State("finished" if steps >= wanted else "interrupted")
+        return _ended(run_dir) or RunState("finished" if steps >= wanted else "interrupted")
     except (OSError, ValueError, LookupError, TypeError):
-        return State("failed")
+        return RunState("failed")
     runs = _exists(pid) if host == socket.gethostname() else time.time() - _changed(run_dir) < _QUIET
-    return State("live") if runs else State("failed", f"process {pid} on {host} was killed or crashed")
+    return RunState("live") if runs else RunState("failed", f"process {pid} on {host} was killed or crashed")
 
 
-def _ended(run_dir: Path) -> State | None:
+def _ended(run_dir: Path) -> RunState | None:
     """The state that was noted; None in folders of earlier releases, and if nothing was trained."""
     try:
         noted = json.loads((run_dir / ENDED).read_text(encoding="utf-8"))
-        return State(str(noted["name"]), str(noted["why"])) if noted["name"] in _ENDINGS else None
+        return RunState(str(noted["name"]), str(noted["why"])) if noted["name"] in _ENDINGS else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

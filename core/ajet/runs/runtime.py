@@ -17,7 +17,7 @@ from ajet.capture.gateway.listening import warn_of_network
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
 from ajet.capture.process.garbage import rare_full_collections
-from ajet.capture.process.install import Installed, install
+from ajet.capture.process.install import InstalledCapture, install
 from ajet.capture.process.printed import prints_kept
 from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.targets import Target
@@ -53,7 +53,7 @@ class Runtime:
     job: Job
     portal: Portal
     capture: Capture
-    installed: Installed
+    installed: InstalledCapture
     engine: Engine | None
     batching: DeterministicBatching | None
     chat: Chat | None

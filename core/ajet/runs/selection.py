@@ -40,7 +40,7 @@ _SAME = ("workflow", "judge", "task", "prompts", "targets", "eval")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ModelCandidate:
     """A model to compare: what ``model`` names, served by the job's engine, or a chat model."""
 
     name: str
@@ -50,26 +50,26 @@ class Candidate:
     """The chat model's spec, from which a resumed comparison builds it."""
 
 
-def named_candidates(layers: Layers, names: Iterable[str], written: str) -> list[Candidate]:
+def named_candidates(layers: Layers, names: Iterable[str], written: str) -> list[ModelCandidate]:
     """A candidate for each name: one of the job's ``models``, or a folder, a Hugging Face id or a recipe. ``written`` is the
     flag or argument that gives them. Raises ConfigError."""
     declared = layers.job().models
     return [
         chat_candidate(layers, name, declared[name], f"models.{name}")
         if name in declared
-        else Candidate(name, _model(name, declared, written))
+        else ModelCandidate(name, _model(name, declared, written))
         for name in names
     ]
 
 
-def chat_candidate(layers: Layers, name: str, spec: Mapping[str, Any], where: str) -> Candidate:
+def chat_candidate(layers: Layers, name: str, spec: Mapping[str, Any], where: str) -> ModelCandidate:
     """The candidate of a chat model's spec. Raises ConfigError."""
     if "type" not in spec:
         raise ConfigError(where, "has no `type`. Give a chat model; its name must not contain a dot.")
-    return Candidate(name, answers=build_plugin(layers, ChatModelPlugin, spec, where), spec=dict(spec))
+    return ModelCandidate(name, answers=build_plugin(layers, ChatModelPlugin, spec, where), spec=dict(spec))
 
 
-def checked(candidates: Sequence[Candidate], written: str) -> list[Candidate]:
+def checked(candidates: Sequence[ModelCandidate], written: str) -> list[ModelCandidate]:
     """The candidates. Raises ConfigError unless they are at least two, with different names."""
     names = [candidate.name for candidate in candidates]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -79,12 +79,12 @@ def checked(candidates: Sequence[Candidate], written: str) -> list[Candidate]:
     return list(candidates)
 
 
-def resumed_candidates(layers: Layers, run_dir: Path) -> list[Candidate]:
+def resumed_candidates(layers: Layers, run_dir: Path) -> list[ModelCandidate]:
     """The candidates of a comparison that is gone on with. Raises ConfigError if the folder holds none."""
     return [
         chat_candidate(layers, line["name"], line["spec"], str(run_dir / MODELS))
         if line["spec"]
-        else Candidate(line["name"], line["model"])
+        else ModelCandidate(line["name"], line["model"])
         for line in read_models(run_dir)
     ]
 
@@ -99,7 +99,7 @@ def read_models(run_dir: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def compare_models(job: Job, candidates: Sequence[Candidate]) -> Path:
+def compare_models(job: Job, candidates: Sequence[ModelCandidate]) -> Path:
     """Evaluate each candidate on the job's validation tasks, else its tasks; returns the run folder. With ``job.resume``
     only episodes that have not ended well are run. Raises ConfigError if the job was changed meanwhile."""
     job = replace(job, validation=job.validation or job.tasks)
@@ -122,7 +122,7 @@ def compare_models(job: Job, candidates: Sequence[Candidate]) -> Path:
     return run_dir
 
 
-def _error_of(job: Job, candidate: Candidate, folder: Path) -> str | None:
+def _error_of(job: Job, candidate: ModelCandidate, folder: Path) -> str | None:
     """Run what is left of a candidate's episodes; in words why it failed, or None."""
     try:
         return _evaluate(job, candidate, folder)
@@ -131,7 +131,7 @@ def _error_of(job: Job, candidate: Candidate, folder: Path) -> str | None:
         return " ".join(f"{name}{error}".splitlines())
 
 
-def _evaluate(job: Job, candidate: Candidate, folder: Path) -> str | None:
+def _evaluate(job: Job, candidate: ModelCandidate, folder: Path) -> str | None:
     if candidate.answers is None:
         config = job.config.model_copy(update={"model": candidate.model})
         job = replace(job, model=candidate.model, config=config)
@@ -160,7 +160,7 @@ def _evaluate(job: Job, candidate: Candidate, folder: Path) -> str | None:
 
 
 async def _episodes(
-    job: Job, candidate: Candidate, engine: Engine | None, recorder: RunRecorder, plans: Sequence[Plan]
+    job: Job, candidate: ModelCandidate, engine: Engine | None, recorder: RunRecorder, plans: Sequence[Plan]
 ) -> list[Episode]:
     if engine:
         keep_tokenizer(recorder.dir, engine.tokenizer, job.progress)
@@ -197,7 +197,7 @@ def _model(name: str, declared: Mapping[str, Any], written: str) -> str:
     return str(path.resolve()) if path.exists() else name
 
 
-def _check_same(job: Job, candidates: Sequence[Candidate], run_dir: Path) -> None:
+def _check_same(job: Job, candidates: Sequence[ModelCandidate], run_dir: Path) -> None:
     """Raise ConfigError if finished episodes were run with another job or other models."""
     names = [line["name"] for line in read_models(run_dir)]
     if [candidate.name for candidate in candidates] != names:

@@ -67,7 +67,7 @@ class EndpointUsage:
         return {f"llm_{name}": value / episodes for name, value in asdict(self).items()}
 
 
-class Answers(Protocol):
+class KeptAnswers(Protocol):
     """A store of answers: text by key."""
 
     def get(self, key: str) -> str | None:
@@ -110,7 +110,7 @@ class Endpoint(Settings):
     completion_price: float = Field(0.0, ge=0, description="Cost of a million completion tokens.")
 
     @asynccontextmanager
-    async def calling(self, answers: Answers | None = None) -> AsyncIterator[EndpointClient]:
+    async def calling(self, answers: KeptAnswers | None = None) -> AsyncIterator[EndpointClient]:
         """Hold one HTTP client, whose `chat` and `embed` store answers in ``answers``. Raises ConfigError if the named key
         is not set."""
         import httpx2
@@ -136,7 +136,7 @@ class _Again(Exception):
 class EndpointClient:
     """An open endpoint: calls, retries, caches answers, counts usage."""
 
-    def __init__(self, endpoint: Endpoint, client: Any, answers: Answers, key: str | None) -> None:
+    def __init__(self, endpoint: Endpoint, client: Any, answers: KeptAnswers, key: str | None) -> None:
         self.endpoint = endpoint
         self.spent = EndpointUsage()
         """Of all questions so far."""

@@ -133,7 +133,7 @@ class Call(Exchange):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ReturnedReply:
     """A recorded reply as a client sent it back."""
 
     node: MessageNode
@@ -169,7 +169,7 @@ class MessageNode:
         """Children by fingerprint."""
         self.replies: dict[str | bytes, list[MessageNode]] | None = None
         """Children that are recorded answers, by shortened canonical text."""
-        self.forms: dict[Hashable, Form] = {}
+        self.forms: dict[Hashable, ReturnedReply] = {}
         """Other forms of these answers, by fingerprint."""
         self.last_reasoning = ""
         """The last piece of a streamed reply's reasoning. OpenAI's Node.js client replaces each piece with the next one,
@@ -206,7 +206,7 @@ class MessageNode:
         above.by_fingerprint.clear()
         above.forms.clear()
 
-    def from_client(self, message: Message, index: int, by_text: bool) -> MessageNode | Form:
+    def from_client(self, message: Message, index: int, by_text: bool) -> MessageNode | ReturnedReply:
         """The node of a client's message whose fingerprint is new here, or the reply of which it is another
         form. Raises BadMessage."""
         plain = normalise(message, index)
@@ -221,7 +221,7 @@ class MessageNode:
         self.by_fingerprint[fingerprint(message)] = node
         return node
 
-    def _reply(self, plain: Message, by_text: bool) -> Form | None:
+    def _reply(self, plain: Message, by_text: bool) -> ReturnedReply | None:
         """The first recorded reply that a client's message matches: without its reasoning, or with what the client got."""
         assert self.replies is not None
         reasoning = thoughts(plain)
@@ -234,7 +234,7 @@ class MessageNode:
             found = [node for node in replies if loose(node.message) == text and node._may_think(reasoning)]
         if not found:
             return None
-        return Form(min(found, key=lambda node: node.ends[0].number), plain, loosely)
+        return ReturnedReply(min(found, key=lambda node: node.ends[0].number), plain, loosely)
 
     def _may_think(self, reasoning: str) -> bool:
         """Whether a client that sends this reply back may send it with the reasoning ``told``."""
@@ -297,7 +297,7 @@ def recognise(
         child = node.by_fingerprint.get(print_)
         if child is None:
             form = node.forms.get(print_) or node.from_client(message, index, by_text)
-            if isinstance(form, Form):
+            if isinstance(form, ReturnedReply):
                 sent[index] = form.sent
                 drift += form.loosely
                 child = form.node

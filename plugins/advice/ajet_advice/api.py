@@ -9,7 +9,7 @@ from ajet.api.calling import anywhere, awaitable
 from ajet.api.jobs import AnyJudge, AnyPath, AnyTasks, shown_or_not
 from ajet.api.results import FewEpisodes
 from ajet.runs.jobs import prepared
-from ajet_advice.forecast.figures import Forecast as Figures
+from ajet_advice.forecast.figures import ForecastFigures as Figures
 from ajet_advice.given import forecast_layers, forecasted
 from ajet_advice.page import page
 

@@ -10,8 +10,8 @@ from ajet.estimate.devices import parse_gpus
 from ajet.job.config import Layers
 from ajet.runs.jobs import checking_engine, job_of
 from ajet.runs.runtime import trainer_of
-from ajet_advice.forecast.figures import Forecast
-from ajet_advice.forecast.forecast import Asked, forecast
+from ajet_advice.forecast.figures import ForecastFigures
+from ajet_advice.forecast.forecast import ForecastRequest, forecast
 from ajet_advice.forecast.steps import probe
 
 
@@ -21,12 +21,12 @@ def forecast_layers(given: Mapping[str, Any]) -> Layers:
     return job_of(given, {"task.validation": None}, "ajet forecast")
 
 
-def forecasted(job: Job, given: Mapping[str, Any]) -> Forecast:
+def forecasted(job: Job, given: Mapping[str, Any]) -> ForecastFigures:
     """The forecast of a job. Raises AjetError."""
     if given["probe"] is not None and given.get("answers") is not None:
         raise ConfigError("probe= and answers=", "exclude each other: a probe trains the job's model.")
     minutes, gpus = given["minutes"], given["gpus"]
-    asked = Asked(
+    asked = ForecastRequest(
         episodes=given["episodes"],
         seconds=None if minutes is None else minutes * 60,
         target=given["target"],

@@ -10,10 +10,10 @@ from ajet import Job
 from ajet.runs.check import spread, warnings_of
 from ajet.utils.terminal import table
 from ajet.utils.wilson import Interval
-from ajet_advice.forecast.figures import Forecast
+from ajet_advice.forecast.figures import ForecastFigures
 
 
-def page(job: Job, found: Forecast) -> str:
+def page(job: Job, found: ForecastFigures) -> str:
     """The forecast as one page of text."""
     report = found.report
     failed = sum(e.failure is not None for e in report.episodes)
@@ -66,7 +66,7 @@ def page(job: Job, found: Forecast) -> str:
     return "\n\n".join(parts)
 
 
-def _verdict(found: Forecast) -> Iterator[str]:
+def _verdict(found: ForecastFigures) -> Iterator[str]:
     if not found.causes:
         yield "Nothing was found that would keep this job from learning."
     for name, what, remedy in found.causes:
@@ -75,7 +75,7 @@ def _verdict(found: Forecast) -> Iterator[str]:
         yield "No text was found that the judge rewards without a solution."
 
 
-def _gradient(found: Forecast) -> str:
+def _gradient(found: ForecastFigures) -> str:
     gradient = found.gradient
     assert gradient
     if not math.isfinite(gradient.noise_scale):
@@ -86,7 +86,7 @@ def _gradient(found: Forecast) -> str:
     )
 
 
-def _step(found: Forecast) -> str:
+def _step(found: ForecastFigures) -> str:
     what = "it takes" if found.probe else "its episodes take"
     told = f"about {found.step_tokens:,.0f} sampled tokens; {what} about {found.step_seconds:.0f} s here"
     if found.gpus:
@@ -96,7 +96,7 @@ def _step(found: Forecast) -> str:
     return told
 
 
-def _steps(found: Forecast, rate: float) -> str:
+def _steps(found: ForecastFigures, rate: float) -> str:
     if not found.steps:
         return "no estimate"
     middle, low, high = found.steps

@@ -12,7 +12,7 @@ from typing import Any
 from ajet import Algorithm, Backbone, ConfigError, find_recipe, model_source
 from ajet.estimate.devices import GIB, Gpus
 from ajet.estimate.layout import JobSizes, Layout
-from ajet.estimate.shape import Shape, UnknownFamily, read_shape
+from ajet.estimate.shape import ModelShape, UnknownFamily, read_shape
 from ajet.interfaces.progress import current_progress
 from ajet.job.config import JobConfig, Layers
 from ajet.job.parts import build_backbone, build_plugin
@@ -46,7 +46,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class JobPlan:
     """The estimate of a job on GPUs."""
 
     model: str
@@ -96,7 +96,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class PlanQuestion:
     """What a plan is asked for besides the job."""
 
     gpus: Gpus
@@ -108,14 +108,14 @@ class Question:
     """Of one GPU for an hour."""
 
 
-def plan(layers: Layers, asked: Question) -> Plan:
+def plan(layers: Layers, asked: PlanQuestion) -> JobPlan:
     """The estimate of a job, with the settings that would help. Raises ConfigError if the job is wrong, or its model or backbone
     has no estimate."""
     layers = _with_method(layers, asked.method)
     found = _estimate(layers, asked)
     notes = tuple(_notes(found, asked))
     suggestions = _faster(found, layers, asked) if found.layout.fits else _fitting(found, layers, asked)
-    return Plan(
+    return JobPlan(
         model=found.model,
         backbone=found.backbone,
         gpus=found.gpus,
@@ -128,7 +128,7 @@ def plan(layers: Layers, asked: Question) -> Plan:
     )
 
 
-def _estimate(layers: Layers, asked: Question) -> Plan:
+def _estimate(layers: Layers, asked: PlanQuestion) -> JobPlan:
     config, backbone = layers.job(), build_backbone(layers)
     sizes = _sizes(config, backbone, layers, asked)
     layout = backbone.layout(sizes, asked.gpus)
@@ -136,7 +136,7 @@ def _estimate(layers: Layers, asked: Question) -> Plan:
     low, high = (
         getattr(found.sampling_seconds, end) + getattr(found.training_seconds, end) for end in ("low", "high")
     )
-    return Plan(
+    return JobPlan(
         model=config.model,
         backbone=backbone.name,
         gpus=asked.gpus,
@@ -147,7 +147,7 @@ def _estimate(layers: Layers, asked: Question) -> Plan:
     )
 
 
-def _sizes(config: JobConfig, backbone: Backbone, layers: Layers, asked: Question) -> JobSizes:
+def _sizes(config: JobConfig, backbone: Backbone, layers: Layers, asked: PlanQuestion) -> JobSizes:
     seed = config.run.seed
     shape = _shape(config.model, backbone, seed)
     loras = {name: target.lora for name, target in config.targets.items() if target.lora}
@@ -179,7 +179,7 @@ def _sizes(config: JobConfig, backbone: Backbone, layers: Layers, asked: Questio
     )
 
 
-def _shape(model: str, backbone: Backbone, seed: int) -> Shape:
+def _shape(model: str, backbone: Backbone, seed: int) -> ModelShape:
     """The sizes of a model; that of a recipe is built if it is not there yet."""
     if find_recipe(model):
         model = model_source(model, seed, current_progress())
@@ -217,7 +217,7 @@ def _with(layers: Layers, values: Mapping[str, object]) -> Layers:
     return changed
 
 
-def _notes(found: Plan, asked: Question) -> Iterator[str]:
+def _notes(found: JobPlan, asked: PlanQuestion) -> Iterator[str]:
     if found.layout.gpus < found.gpus.count:
         yield (
             f"the backbone {found.backbone} uses {found.layout.gpus} of the {found.gpus.count} GPUs; --backbone verl uses all"
@@ -239,7 +239,7 @@ def _notes(found: Plan, asked: Question) -> Iterator[str]:
 # --------------------------------------------------------------------------- settings that would help
 
 
-def _changes(found: Plan, layers: Layers) -> Iterator[Mapping[str, object]]:
+def _changes(found: JobPlan, layers: Layers) -> Iterator[Mapping[str, object]]:
     """Keys of the job, with values, that may help."""
     targets = layers.job().targets
     if not found.sizes.adapters:
@@ -257,8 +257,8 @@ def _changes(found: Plan, layers: Layers) -> Iterator[Mapping[str, object]]:
 
 
 def _tried(
-    changes: Iterable[Mapping[str, object]], layers: Layers, asked: Question
-) -> Iterator[tuple[Mapping[str, object], Plan]]:
+    changes: Iterable[Mapping[str, object]], layers: Layers, asked: PlanQuestion
+) -> Iterator[tuple[Mapping[str, object], JobPlan]]:
     """Each change with which the job fits, with its plan."""
     for change in changes:
         try:
@@ -269,7 +269,7 @@ def _tried(
             yield change, tried
 
 
-def _faster(found: Plan, layers: Layers, asked: Question) -> list[Suggestion]:
+def _faster(found: JobPlan, layers: Layers, asked: PlanQuestion) -> list[Suggestion]:
     """Single changes with which a step is faster, the best first. Of changes that lead to the same speed, the first is kept."""
     times: dict[float, Mapping[str, object]] = {}
     for change, tried in _tried(_changes(found, layers), layers, asked):
@@ -279,7 +279,7 @@ def _faster(found: Plan, layers: Layers, asked: Question) -> list[Suggestion]:
     return [Suggestion(_written(times[factor]), factor) for factor in sorted(times, reverse=True)]
 
 
-def _fitting(found: Plan, layers: Layers, asked: Question) -> list[Suggestion]:
+def _fitting(found: JobPlan, layers: Layers, asked: PlanQuestion) -> list[Suggestion]:
     """Single changes with which the job fits, without any two of them, and more GPUs."""
     singles = list(_changes(found, layers))
     pairs = [{**one, **other} for one, other in itertools.combinations(singles, 2)]
@@ -290,7 +290,7 @@ def _fitting(found: Plan, layers: Layers, asked: Question) -> list[Suggestion]:
     return [Suggestion(text, None) for text in [*map(_written, fitting), *([more] if more else [])]]
 
 
-def _more_gpus(layers: Layers, asked: Question) -> str:
+def _more_gpus(layers: Layers, asked: PlanQuestion) -> str:
     """The flags with which the job fits on more GPUs of the kind, with verl; "" if it does not, or the plugin is not installed."""
     count = 2
     while count <= MOST_GPUS:
@@ -306,7 +306,7 @@ def _more_gpus(layers: Layers, asked: Question) -> str:
     return ""
 
 
-def _at(asked: Question, gpus: Gpus) -> Question:
+def _at(asked: PlanQuestion, gpus: Gpus) -> PlanQuestion:
     return replace(asked, gpus=gpus)
 
 

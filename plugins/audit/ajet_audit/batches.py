@@ -17,7 +17,7 @@ MOST_UNPACKED = 1 << 30
 
 
 @dataclass(frozen=True)
-class Row:
+class SampleRow:
     """A sample: arrays of its length, and (start, end, call, agent, target, checksum) of each call in it."""
 
     episode: str
@@ -33,7 +33,7 @@ class Row:
 class Step:
     """A step's rows, and which indices of them each mini-batch has."""
 
-    rows: Sequence[Row]
+    rows: Sequence[SampleRow]
     mini_batches: Sequence[Sequence[int]]
     groups: Mapping[str, int]
     calls_left_out: Mapping[str, Mapping[str, Sequence[int]]]
@@ -73,7 +73,7 @@ def read_step(folder: Folder, step: int) -> Step:
         before = np.concatenate([before[:shared], ids[taken : taken + new]])
         own = slice(at, at + length)
         credit = mask[own], weights[own], advantages[own]
-        rows.append(Row(sample["episode"], sample["adapter"], before, *credit, sample["spans"]))
+        rows.append(SampleRow(sample["episode"], sample["adapter"], before, *credit, sample["spans"]))
         at, taken = at + length, taken + new
     if not (at == len(mask) == len(weights) == len(advantages) and taken == len(ids)):
         raise ValueError(f"{name}: its arrays have other lengths than its samples")

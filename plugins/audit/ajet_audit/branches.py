@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ajet_audit.journal import Episode
+from ajet_audit.journal import JournalEpisode
 
 Message = Mapping[str, Any]
 Place = tuple[str, int]
@@ -16,7 +16,7 @@ Place = tuple[str, int]
 _THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
-def unused(episode: Episode) -> list[int]:
+def unused(episode: JournalEpisode) -> list[int]:
     """Numbers of the calls whose answers no later call used, not even by way of others.
 
     A prompt uses an answer if it contains it, has another assistant message in its place, or quotes its text in a message
@@ -32,7 +32,7 @@ def unused(episode: Episode) -> list[int]:
 
 
 class _Uses:
-    def __init__(self, episode: Episode) -> None:
+    def __init__(self, episode: JournalEpisode) -> None:
         self._chats: Mapping[str, Sequence[tuple[int, Message]]] = episode.line["chats"]
         calls = {n: call.data for n, call in sorted(episode.calls.items()) if "answer" in call.data}
         self.answers: dict[int, Place] = {n: (call["key"], call["answer"]) for n, call in calls.items()}

@@ -11,7 +11,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from ajet_audit.files import Folder
-from ajet_audit.journal import Entry, Episode
+from ajet_audit.journal import JournalEntry, JournalEpisode
 
 Told = Callable[[str], None]
 DIVERGED = "diverged"
@@ -19,7 +19,7 @@ DIVERGED = "diverged"
 _TRAINED = re.compile(r"(\d+)\.(\d+)/(.*)/(\d+)", re.DOTALL)
 
 
-def named(entry: Entry, line: Mapping[str, Any], *, is_verl: bool, is_loop: bool) -> str:
+def named(entry: JournalEntry, line: Mapping[str, Any], *, is_verl: bool, is_loop: bool) -> str:
     """How an episode's id contradicts its line; empty if it does not. An id has the step, the place of its group there, the
     task and the number in the group; verl may train an episode in a later step, and a loop of the user's as well."""
     if entry.phase != "train":
@@ -37,7 +37,7 @@ def named(entry: Entry, line: Mapping[str, Any], *, is_verl: bool, is_loop: bool
 
 
 def wrong_groups(
-    folder: Folder, groups: Mapping[str, Sequence[Episode]], numbers: Mapping[str, int], wrong: Told
+    folder: Folder, groups: Mapping[str, Sequence[JournalEpisode]], numbers: Mapping[str, int], wrong: Told
 ) -> None:
     """Name what groups of a step are not as the job has them. ``groups`` are the complete ones by name, ``numbers`` those of the
     episodes in the batch."""
@@ -60,7 +60,7 @@ def wrong_groups(
             wrong(f"episode {name}: it counts in group {number}")
 
 
-def figures(episode: Episode) -> dict[str, Any]:
+def figures(episode: JournalEpisode) -> dict[str, Any]:
     """What `wrong_metrics` needs of an episode."""
     line = episode.line
     kept = {name: line.get(name) for name in ("failure", "reward", "is_success", "counters", "fork")}

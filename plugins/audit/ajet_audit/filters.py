@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ajet_audit.branches import Message, Place, text, unused
-from ajet_audit.journal import Call, Episode
+from ajet_audit.journal import JournalCall, JournalEpisode
 
 SIDE_CALLS, MAX_TIMELINES = "side_calls", "max_timelines"
 """The rules that exclude the calls which a program makes beside its agent's work, and those above `train.max_timelines`."""
@@ -39,7 +39,7 @@ class Filters:
         """The names of filters that are not AgentJet's."""
         return [f["type"] for f in self._filters if f["type"] not in _KNOWN]
 
-    def left_out(self, episode: Episode, told: Mapping[int, str]) -> dict[int, str]:
+    def left_out(self, episode: JournalEpisode, told: Mapping[int, str]) -> dict[int, str]:
         """The rule that leaves out a call, for each call that one does. ``told`` is what the record says, which counts for
         filters that are not known here."""
         calls = {number: call for number, call in episode.calls.items() if call.trained}
@@ -61,11 +61,11 @@ class Filters:
         return found
 
 
-def _over_long(episode: Episode, settings: Mapping[str, Any]) -> list[int]:
+def _over_long(episode: JournalEpisode, settings: Mapping[str, Any]) -> list[int]:
     return [number for number, call in episode.calls.items() if call.end > settings["max_tokens"]]
 
 
-def _repetition(episode: Episode, settings: Mapping[str, Any]) -> list[int]:
+def _repetition(episode: JournalEpisode, settings: Mapping[str, Any]) -> list[int]:
     """Answers that were cut, and whose end, half of them at least, repeats a few tokens."""
     found = []
     for number, call in episode.calls.items():
@@ -87,7 +87,7 @@ def _repeated(ids: Any) -> int:
     return longest
 
 
-def _timelines(calls: Sequence[Call]) -> list[list[int]]:
+def _timelines(calls: Sequence[JournalCall]) -> list[list[int]]:
     """The calls of each sequence to train: the deepest call that is left, and those on the way to it, as late as possible."""
     left = sorted(calls, key=lambda call: (-call.end, call.number))
     lines = []
@@ -105,20 +105,20 @@ def _timelines(calls: Sequence[Call]) -> list[list[int]]:
     return lines
 
 
-def _discarded(episode: Episode, settings: Mapping[str, Any]) -> list[int]:
+def _discarded(episode: JournalEpisode, settings: Mapping[str, Any]) -> list[int]:
     """Failed attempts: a later prompt took them back, by one of the journal's breaks, or went on from another answer to the same
     prompt; and no prompt after that has them."""
-    chats = _Chats(episode)
+    chats = _RecordedChats(episode)
     by: dict[int, int] = {}
     for number, later in (*chats.cut_out(), *chats.passed_over()):
         by[number] = max(later, by.get(number, later))
     return [number for number, later in by.items() if chats.last(number) < later]
 
 
-class _Chats:
+class _RecordedChats:
     """The chats of an episode: which prompts contain which messages, and which messages are answers."""
 
-    def __init__(self, episode: Episode) -> None:
+    def __init__(self, episode: JournalEpisode) -> None:
         self._rows: Mapping[str, Sequence[tuple[int, Message]]] = episode.line["chats"]
         self._breaks = episode.line["breaks"]
         self._calls = {n: c.data for n, c in sorted(episode.calls.items()) if "answer" in c.data}
@@ -223,7 +223,7 @@ def _object(function: Mapping[str, Any]) -> Any:
         return function["arguments"]
 
 
-_KNOWN: Mapping[str, Callable[[Episode, Mapping[str, Any]], Collection[int]]] = {
+_KNOWN: Mapping[str, Callable[[JournalEpisode, Mapping[str, Any]], Collection[int]]] = {
     "over_long": _over_long,
     "repetition": _repetition,
     "discarded_attempts": _discarded,

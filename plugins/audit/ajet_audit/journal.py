@@ -24,7 +24,7 @@ ROUNDING = 1e-4
 
 
 @dataclass(slots=True)
-class Entry:
+class JournalEntry:
     """Where an episode's line is, and what became of it."""
 
     id: str
@@ -39,11 +39,11 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Call:
+class JournalCall:
     """One call that an engine answered."""
 
     data: Mapping[str, Any]
-    episode: Episode = field(repr=False)
+    episode: JournalEpisode = field(repr=False)
 
     @property
     def number(self) -> int:
@@ -114,18 +114,18 @@ class Call:
         return "" if np.array_equal(prompt, self.ids[: self.start]) else "its prompt is not what it continues"
 
 
-class Episode:
+class JournalEpisode:
     """An episode's line."""
 
     def __init__(self, line: Mapping[str, Any]) -> None:
         self.line = line
         self.id: str = line["id"]
-        self.calls = {c["number"]: Call(c, self) for c in line["calls"] if "tokens" in c}
+        self.calls = {c["number"]: JournalCall(c, self) for c in line["calls"] if "tokens" in c}
         self.others = [c for c in line["calls"] if "tokens" not in c]
         """Calls that a chat model answered, whose tokens are unknown."""
 
     @property
-    def path(self) -> list[Call]:
+    def path(self) -> list[JournalCall]:
         """Its calls as forks count them: those that it replays, in its parent's order, then its own."""
         calls = self.calls.values()
         return sorted(
@@ -174,8 +174,8 @@ class Journal:
 
     def __init__(self, folder: Folder) -> None:
         self._path = folder.path / JOURNAL
-        self.entries: list[Entry] = []
-        latest: dict[str, Entry] = {}
+        self.entries: list[JournalEntry] = []
+        latest: dict[str, JournalEntry] = {}
         for place, raw in folder.lines(JOURNAL):
             try:
                 line = json.loads(raw)
@@ -187,7 +187,7 @@ class Journal:
                 for entry in self.entries if again else ():
                     entry.done_again |= entry.step >= line["from_step"] and entry.id not in line["keep"]
             elif line["type"] == "episode":
-                entry = Entry(line["id"], line["phase"], line["step"], place, len(raw))
+                entry = JournalEntry(line["id"], line["phase"], line["step"], place, len(raw))
                 if entry.id in latest:
                     if not latest[entry.id].done_again:
                         folder.faults.append(
@@ -197,8 +197,8 @@ class Journal:
                 latest[entry.id] = entry
                 self.entries.append(entry)
 
-    def episode(self, entry: Entry) -> Episode:
+    def episode(self, entry: JournalEntry) -> JournalEpisode:
         """The episode of an entry."""
         with self._path.open("rb") as file:
             file.seek(entry.place)
-            return Episode(json.loads(file.read(entry.length)))
+            return JournalEpisode(json.loads(file.read(entry.length)))

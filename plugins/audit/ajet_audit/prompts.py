@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from ajet.chat.tool_prompt import with_tool_prompt
-from ajet_audit.journal import Call, Episode
+from ajet_audit.journal import JournalCall, JournalEpisode
 
 Message = dict[str, Any]
 _NEXT: Message = {"role": "user", "content": ""}
 
 
-class Prompts:
+class PromptCheck:
     """Checks the prompts of a run. ``missing`` says why it cannot; `skipped` counts the calls that it could not check, by cause."""
 
     def __init__(self, folder: Path, variables: Mapping[str, Any], tool_prompt: bool = False) -> None:
@@ -46,7 +46,7 @@ class Prompts:
                 self.missing = "the tokenizer has no chat template, or several"
             self._has_clock = "strftime_now" in str(template)
 
-    def fault(self, episode: Episode, call: Call) -> str:
+    def fault(self, episode: JournalEpisode, call: JournalCall) -> str:
         """What is wrong with the prompt of a call; empty if nothing is, or if it cannot be checked."""
         if self.missing:
             return ""
@@ -80,8 +80,8 @@ class Prompts:
 
     def _is_written(
         self,
-        episode: Episode,
-        call: Call,
+        episode: JournalEpisode,
+        call: JournalCall,
         said: str,
         chat: Sequence[Message],
         tools: Sequence[Any],
@@ -124,7 +124,7 @@ class Prompts:
         if once and twice:
             yield once[: 2 * len(once) - len(twice)]
 
-    def _of_text(self, call: Call, prompt: Any) -> str:
+    def _of_text(self, call: JournalCall, prompt: Any) -> str:
         """A call without messages continues text or token ids."""
         given = call.data.get("details", {}).get("prompt")
         if given is None:

@@ -10,12 +10,12 @@ import numpy as np
 
 from ajet import AjetError
 from ajet_audit import counts, credit
-from ajet_audit.batches import Row, Step, read_step
+from ajet_audit.batches import SampleRow, Step, read_step
 from ajet_audit.branches import unused
 from ajet_audit.files import Folder
 from ajet_audit.filters import MAX_TIMELINES, SIDE_CALLS, Filters
-from ajet_audit.journal import Call, Entry, Episode, Journal
-from ajet_audit.prompts import Prompts
+from ajet_audit.journal import Journal, JournalCall, JournalEntry, JournalEpisode
+from ajet_audit.prompts import PromptCheck
 
 OVER_LONG_ROWS = "over_long_rows"
 """The rule of the backbone verl for timelines that its workers cannot hold."""
@@ -29,7 +29,7 @@ class Audit:
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self.journal = Journal(folder)
-        self.prompts = Prompts(
+        self.prompts = PromptCheck(
             folder.path / "tokenizer",
             folder.setting("rollout.chat_template", {}),
             bool(folder.setting("rollout.tool_prompt", "")),
@@ -64,7 +64,7 @@ class Audit:
         """Check the whole run."""
         for file in sorted((self.folder.path / "tokenizer").glob("*")):
             self.folder.read(f"tokenizer/{file.name}")
-        by_step: dict[int, list[Entry]] = {step: [] for step in self.folder.steps}
+        by_step: dict[int, list[JournalEntry]] = {step: [] for step in self.folder.steps}
         validated: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
         for entry in self.journal.entries:
             if entry.phase == "train" and entry.step in by_step and entry.is_latest and not entry.done_again:
@@ -101,7 +101,7 @@ class Audit:
             )
         return self
 
-    def _name(self, entry: Entry, episode: Episode) -> None:
+    def _name(self, entry: JournalEntry, episode: JournalEpisode) -> None:
         wrong = counts.named(
             entry, episode.line, is_verl=self.is_verl or not self.has_record, is_loop=self.folder.is_loop
         )
@@ -120,7 +120,7 @@ class Audit:
         for kind, step in found.keys() - lines.keys():
             self.faults.append(f"{kind} at step {step}: metrics.jsonl has no line of it")
 
-    def _outside(self, entry: Entry) -> str:
+    def _outside(self, entry: JournalEntry) -> str:
         """Why the weights cannot have learned from an episode."""
         if entry.phase != "train":
             return "validation"
@@ -128,12 +128,12 @@ class Audit:
             return "done_again"
         return "after_the_last_checkpoint"
 
-    def _leave_out(self, rule: str, episode: Episode) -> None:
+    def _leave_out(self, rule: str, episode: JournalEpisode) -> None:
         for call in episode.calls.values():
             self._count(episode, call, rule)
         self._beside(episode)
 
-    def _count(self, episode: Episode, call: Call, rule: str) -> None:
+    def _count(self, episode: JournalEpisode, call: JournalCall, rule: str) -> None:
         """Count a call under the rule that keeps its tokens from being trained; an empty rule counts nothing."""
         if not call.replayed:
             self.calls += 1
@@ -143,7 +143,7 @@ class Audit:
         if fault := call.fault() or self.prompts.fault(episode, call):
             self.faults.append(f"episode {episode.id}, call {call.number}: {fault}")
 
-    def _beside(self, episode: Episode) -> None:
+    def _beside(self, episode: JournalEpisode) -> None:
         """Count what an episode sampled and did not record."""
         count, lost = episode.unrecorded(), episode.line["counters"].get("tokens_not_received", 0)
         is_explained = count == lost or (count > lost and episode.line["attempt"])
@@ -157,7 +157,7 @@ class Audit:
 
     # ---------------------------------------------------------------- a step
 
-    def _step(self, step: int, episodes: Sequence[Episode]) -> None:
+    def _step(self, step: int, episodes: Sequence[JournalEpisode]) -> None:
         wrong = _Told(self.faults, f"step {step}")
         if step not in self.folder.metrics:
             wrong("metrics.jsonl has no line of it, although later weights contain it")
@@ -198,7 +198,7 @@ class Audit:
                     f"the learning rate in its record is {record.learning_rate:g}, but {where} has {rate:g}"
                 )
 
-    def _versions(self, wrong: _Told, episodes: Sequence[Episode], record: Step, step: int) -> None:
+    def _versions(self, wrong: _Told, episodes: Sequence[JournalEpisode], record: Step, step: int) -> None:
         """Compare the weight versions of its tokens with the one that learned from them."""
         before, published = (self.folder.metrics.get(s, {}).get("weight_version") for s in (step - 1, step))
         if before is not None and published is not None and published != before + 1:
@@ -221,7 +221,7 @@ class Audit:
     def _counts(
         self,
         wrong: _Told,
-        episodes: Sequence[Episode],
+        episodes: Sequence[JournalEpisode],
         record: Step,
         metrics: Mapping[str, float],
         step: int,
@@ -235,7 +235,7 @@ class Audit:
             found = len(set(record.groups.values()))
             if metrics.get("groups", found) != found:
                 wrong(f"metrics.jsonl says groups {metrics['groups']:g}, but its batch has {found}")
-        groups: dict[str, list[Episode]] = {}
+        groups: dict[str, list[JournalEpisode]] = {}
         for episode in complete:
             groups.setdefault(episode.group, []).append(episode)
         if self.folder.setting("train.dynamic_sampling", 1) > 1:
@@ -251,8 +251,8 @@ class Audit:
     def _row(
         self,
         wrong: _Told,
-        row: Row,
-        episode: Episode | None,
+        row: SampleRow,
+        episode: JournalEpisode | None,
         record: Step,
         found: dict[tuple[str, int], int],
     ) -> None:
@@ -305,7 +305,7 @@ class Audit:
         self,
         wrong: _Told,
         record: Step,
-        by_id: Mapping[str, Episode],
+        by_id: Mapping[str, JournalEpisode],
         metrics: Mapping[str, float],
         step: int,
     ) -> None:
@@ -381,7 +381,7 @@ class Audit:
     def _weights(
         self,
         wrong: _Told,
-        rows: Sequence[Row],
+        rows: Sequence[SampleRow],
         ways: Sequence[Sequence[credit.Sampled]],
         sums: Mapping[str, float],
     ) -> None:
@@ -409,11 +409,11 @@ class Audit:
             if not np.isclose(total, sums.get(adapter or "", np.nan), rtol=1e-4):
                 wrong(f"its weights add up to {total:g}, not to {sums.get(adapter or '', np.nan):g}")
 
-    def _is_untaught(self, row: Row) -> bool:
+    def _is_untaught(self, row: SampleRow) -> bool:
         """Whether an algorithm with a teacher had none for a row, as where there is no feedback on its episode."""
         return self.algorithm["type"] == "sdpo" and not row.advantages.any()
 
-    def _may_teach(self, row: Row, by_id: Mapping[str, Episode]) -> bool:
+    def _may_teach(self, row: SampleRow, by_id: Mapping[str, JournalEpisode]) -> bool:
         """Whether a row that such an algorithm trains has feedback."""
         if self.algorithm["type"] != "sdpo" or not row.advantages.any() or row.episode not in by_id:
             return True
@@ -437,9 +437,9 @@ class Audit:
     def _episode(
         self,
         wrong: _Told,
-        episode: Episode,
+        episode: JournalEpisode,
         record: Step,
-        by_id: Mapping[str, Episode],
+        by_id: Mapping[str, JournalEpisode],
         found: Mapping[tuple[str, int], int],
         step: int,
     ) -> None:
@@ -477,7 +477,7 @@ class Audit:
             self.unused[episode.id] = idle
             self.unused_tokens += sum(found[episode.id, number] for number in idle)
 
-    def _left_out(self, wrong: _Told, episode: Episode, told: Mapping[int, str]) -> None:
+    def _left_out(self, wrong: _Told, episode: JournalEpisode, told: Mapping[int, str]) -> None:
         """Compare the calls that the record leaves out, by rule, with those that the job's filters and limits do."""
         on_rows = {n for n, rule in told.items() if rule == OVER_LONG_ROWS and self.is_verl}
         known = {n: rule for n, rule in told.items() if n not in on_rows}
@@ -502,13 +502,13 @@ class Audit:
             if target.get("train", True):
                 wrong(f"call {side[0]} is marked as a side call, but the job has rollout.side_calls: train")
 
-    def _is_frozen(self, call: Call) -> bool:
+    def _is_frozen(self, call: JournalCall) -> bool:
         """Whether the job does not train a call's target."""
         trained, target = self.folder.setting("train.targets"), call.data["target"]
         own = self.folder.setting("targets", {}).get(target, {})
         return bool((trained and target not in trained) or own.get("frozen_model"))
 
-    def _untrained(self, wrong: _Told, call: Call) -> str:
+    def _untrained(self, wrong: _Told, call: JournalCall) -> str:
         """Why a call is not one to train."""
         if self._is_frozen(call):
             return "frozen"
@@ -518,7 +518,12 @@ class Audit:
         return ""
 
     def _rule(
-        self, wrong: _Told, episode: Episode, record: Step, by_id: Mapping[str, Episode], step: int
+        self,
+        wrong: _Told,
+        episode: JournalEpisode,
+        record: Step,
+        by_id: Mapping[str, JournalEpisode],
+        step: int,
     ) -> str:
         """The rule that excludes the whole episode; empty if it is to be trained."""
         in_batch = episode.id in record.groups
@@ -538,7 +543,7 @@ class Audit:
         return "not_in_batch" if self.is_verl else ""
 
     def _contradicts(
-        self, rule: str, episode: Episode, record: Step, by_id: Mapping[str, Episode], step: int
+        self, rule: str, episode: JournalEpisode, record: Step, by_id: Mapping[str, JournalEpisode], step: int
     ) -> str:
         """What speaks against a rule that excludes an episode."""
         group = [e for e in by_id.values() if e.group == episode.group]
@@ -569,7 +574,7 @@ class Audit:
         return "no such rule is known"
 
 
-def _unlike_its_parent(episode: Episode, by_id: Mapping[str, Episode]) -> str:
+def _unlike_its_parent(episode: JournalEpisode, by_id: Mapping[str, JournalEpisode]) -> str:
     """How what a fork replays is not what its parent sampled up to there; empty if it is, and if the episode is not a fork."""
     if (fork := episode.line.get("fork")) is None:
         return ""
@@ -587,7 +592,7 @@ def _unlike_its_parent(episode: Episode, by_id: Mapping[str, Episode]) -> str:
     return ""
 
 
-def _rewards_differ(group: Sequence[Episode]) -> bool:
+def _rewards_differ(group: Sequence[JournalEpisode]) -> bool:
     judged = [e for e in group if not e.line["failure"] and e.to_train()]
     rewards = [(e.line["reward"], e.line["rewards"], e.line.get("call_rewards", {})) for e in judged]
     return any(each != rewards[0] for each in rewards)

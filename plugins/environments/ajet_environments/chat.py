@@ -14,7 +14,7 @@ from ajet import ConfigError, Task, Tuner, WorkflowOutput, WorkflowPlugin
 from ajet.interfaces.base import CodePath
 from ajet.interfaces.workflow import coerce_output, load_object
 from ajet_environments.marks import kill_marked, new_mark
-from ajet_environments.tools import McpTools, Tools, all_opened
+from ajet_environments.tools import McpTools, SessionTools, all_opened
 
 
 class ChatWorkflow(WorkflowPlugin):
@@ -73,7 +73,7 @@ class ChatWorkflow(WorkflowPlugin):
                 return coerce_output(await load_object(self.agent, "agent")(task, tuner, tools))
             return WorkflowOutput(response=await self._answer(task, tuner, tools))
 
-    async def _answer(self, task: Task, tuner: Tuner, tools: Tools) -> str:
+    async def _answer(self, task: Task, tuner: Tuner, tools: SessionTools) -> str:
         import httpx
 
         messages: list[Mapping[str, Any]] = []

@@ -39,7 +39,7 @@ class McpTools(Settings):
         return self
 
     @asynccontextmanager
-    async def opened(self, mark: str = "", workdir: Path | None = None) -> AsyncIterator[Tools]:
+    async def opened(self, mark: str = "", workdir: Path | None = None) -> AsyncIterator[SessionTools]:
         """The tools during a block, at whose end the session is closed and the program is gone. ``mark`` begins the mark of its
         processes; ``workdir`` is the folder in which the program runs. Raises WorkflowFailed if the server cannot be reached."""
         try:
@@ -65,7 +65,7 @@ class McpTools(Settings):
                     await session.initialize()
                     listed = (await session.list_tools()).tools
                     ready = True
-                    tools = Tools()
+                    tools = SessionTools()
                     tools.add(session, [each.model_dump(by_alias=True, mode="json") for each in listed])
                     yield tools
             except Exception as error:
@@ -84,16 +84,16 @@ class McpTools(Settings):
 @asynccontextmanager
 async def all_opened(
     servers: Sequence[McpTools], mark: str = "", workdir: Path | None = None
-) -> AsyncIterator[Tools]:
+) -> AsyncIterator[SessionTools]:
     """The tools of several servers together. Raises WorkflowFailed if a server cannot be reached, or two have a tool of one name."""
-    together = Tools()
+    together = SessionTools()
     async with AsyncExitStack() as stack:
         for server in servers:
             together.join(await stack.enter_async_context(server.opened(mark, workdir)))
         yield together
 
 
-class Tools:
+class SessionTools:
     """The tools of open sessions."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Tools:
             for each in listed
         ]
 
-    def join(self, others: Tools) -> None:
+    def join(self, others: SessionTools) -> None:
         """Add the tools of other sessions. Raises WorkflowFailed if they have a tool of the same name."""
         if both := sorted(self._sessions.keys() & others._sessions.keys()):
             raise WorkflowFailed("tools", f"two MCP servers have a tool {both[0]!r}; leave one of them out")

@@ -28,7 +28,7 @@ class Talk:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TestedCall:
     """An expression, and the values that it may have."""
 
     expression: str
@@ -49,7 +49,7 @@ class Text:
     """Those of its functions that take the function to test."""
 
 
-Test = Talk | Call | Text
+Test = Talk | TestedCall | Text
 
 
 def tests_of(task: Task, key: str, packages: bool) -> list[Test]:
@@ -151,12 +151,12 @@ def _columns(inputs: Any, outputs: Any, place: str, case: Mapping[str, Any]) -> 
         else:
             # Some of these data sets put a result into a list, others do not.
             bare = (wanted[0],) if isinstance(wanted, list) and len(wanted) == 1 else ()
-            yield Call(_called(name, _arguments(given, f"{place}, input {i}")), (wanted, *bare))
+            yield TestedCall(_called(name, _arguments(given, f"{place}, input {i}")), (wanted, *bare))
 
 
 def _case(case: Mapping[str, Any], place: str, entry: str | None) -> Test:
     if case.get("call") is not None and "result" in case:
-        return Call(str(case["call"]), (case["result"],))
+        return TestedCall(str(case["call"]), (case["result"],))
     if case.get("output") is None or "input" not in case:
         raise ValueError(f"{place} needs `call` and `result`, or `input` and `output`")
     kind = case.get("testtype") or case.get("type")
@@ -172,7 +172,7 @@ def _case(case: Mapping[str, Any], place: str, entry: str | None) -> Test:
     if isinstance(result, str):
         with suppress(ValueError):  # a text that is not written as JSON
             result = json.loads(result)
-    return Call(_called(name, _arguments(case["input"], place)), (result,))
+    return TestedCall(_called(name, _arguments(case["input"], place)), (result,))
 
 
 def _name(case: Mapping[str, Any], entry: str | None) -> str | None:
@@ -269,11 +269,11 @@ def _understood(source: str) -> tuple[Text, str, frozenset[str]]:
         return Text(source), "defines checks, but nothing runs them", frozenset()
     if needs_pytest:
         return Text(source, "pytest"), "", frozenset({*modules, "pytest"})
-    counted = ast.unparse(ast.fix_missing_locations(_Counted().visit(tree)))
+    counted = ast.unparse(ast.fix_missing_locations(_CountingChecks().visit(tree)))
     return Text(counted, "code", tuple(tests), tuple(checks)), "", frozenset(modules)
 
 
-class _Counted(ast.NodeTransformer):
+class _CountingChecks(ast.NodeTransformer):
     """Puts calls around each check."""
 
     def visit(self, node: ast.AST) -> Any:

@@ -15,7 +15,16 @@ from pydantic import Field, PrivateAttr
 
 from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
 from ajet_judges.blocks import program_in
-from ajet_judges.cases import Call, Talk, Text, entry_point, functions_in, given_code, setup_code, tests_of
+from ajet_judges.cases import (
+    Talk,
+    TestedCall,
+    Text,
+    entry_point,
+    functions_in,
+    given_code,
+    setup_code,
+    tests_of,
+)
 from ajet_judges.matching import same_output, same_value
 from ajet_judges.sandbox import Isolation, Limits, Ran, run_python
 from ajet_judges.text import response_text
@@ -88,10 +97,10 @@ class Code(Judge):
         return JudgeOutput(share if self.partial else float(all(passed)), all(passed), metrics)
 
     async def _tested(
-        self, task: Task, sources: Mapping[str, str], tests: Sequence[Call | Text]
+        self, task: Task, sources: Mapping[str, str], tests: Sequence[TestedCall | Text]
     ) -> tuple[Ran, list[bool]]:
         """Whether each test has passed, in one run of all."""
-        calls = [test for test in tests if isinstance(test, Call)]
+        calls = [test for test in tests if isinstance(test, TestedCall)]
         texts = [test for test in tests if isinstance(test, Text)]
         entry, given, program = entry_point(task), setup_code(task), sources["solution.py"]
         functions = functions_in(program)

@@ -16,7 +16,7 @@ from ajet.interfaces.helpers import called
 from ajet.interfaces.judge import rounded
 
 
-class Part(Settings):
+class CombinedJudge(Settings):
     """One of the combined judges."""
 
     judge: Judge = Field(description="A judge, as in the job: {type: math}, or only its name.")
@@ -36,7 +36,9 @@ class Combine(Judge):
 
     name = "combine"
 
-    parts: dict[str, Part] = Field(description="The judges, under names that you choose.", min_length=1)
+    parts: dict[str, CombinedJudge] = Field(
+        description="The judges, under names that you choose.", min_length=1
+    )
     closed: float = Field(0.0, allow_inf_nan=False, description="Reward of an episode that a gate rejects.")
     _live: Mapping[str, Judge] = PrivateAttr({})
 
@@ -78,7 +80,7 @@ class Combine(Judge):
             await self._add(name, part, task, sums)
         return [s.verdict(self.closed) for s in sums]
 
-    async def _add(self, name: str, part: Part, task: Task, sums: Sequence[_Sum]) -> None:
+    async def _add(self, name: str, part: CombinedJudge, task: Task, sums: Sequence[_Sum]) -> None:
         judge = self._live[name]
         if isinstance(judge, GroupJudge):
             if any(s.view.failure is None for s in sums):
@@ -131,7 +133,7 @@ class _Sum:
         self._successes: list[bool] = []
         self._metrics: dict[str, float] = {}
 
-    def add(self, name: str, part: Part, verdict: JudgeOutput | Exception | None) -> None:
+    def add(self, name: str, part: CombinedJudge, verdict: JudgeOutput | Exception | None) -> None:
         if self.view.failure is not None:
             return
         if isinstance(verdict, JudgeOutput) and not math.isfinite(verdict.reward):

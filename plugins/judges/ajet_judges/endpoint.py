@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import BaseModel, Field, PrivateAttr
 
 from ajet import AnswerStore, Endpoint, EndpointClient, EndpointUsage, Judge, Task
-from ajet_judges.questions import Asked, Question, task_text
+from ajet_judges.questions import Askable, Question, task_text
 
 V = TypeVar("V", bound=BaseModel)
 VERDICTS = "verdicts.sqlite"
@@ -56,7 +56,7 @@ class Asker:
         """The usage of all questions so far."""
         return self._client.spent
 
-    async def ask(self, question: Asked[V]) -> tuple[V, EndpointUsage]:
+    async def ask(self, question: Askable[V]) -> tuple[V, EndpointUsage]:
         """The verdict on a question, and its usage. Equal questions are sent once. Raises EndpointFailed, or
         MalformedVerdict if no attempt returned a valid verdict."""
         e = self._client.endpoint

@@ -68,7 +68,7 @@ class Proposals(Verdict):
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class LearnedRubric:
     """The best rubric, and how well it ranks responses."""
 
     rubric: Rubric
@@ -104,7 +104,7 @@ async def learn(
     count: int = 8,
     seed: int = 0,
     say: Callable[[str], None] = lambda line: None,
-) -> Learned:
+) -> LearnedRubric:
     """The rubric that ranks labelled responses best, after ``rounds`` rounds of ``count`` proposals each.
 
     A third of the examples is held out: the model that proposes criteria never sees them. Raises ConfigError for too
@@ -134,7 +134,7 @@ async def learn(
             raise ConfigError(
                 f"{endpoint.model}: proposed no usable criterion in {rounds} rounds. Use a stronger model."
             )
-        return Learned(best.rubric, best.cross_validated, best.held_out, asker.spent)
+        return LearnedRubric(best.rubric, best.cross_validated, best.held_out, asker.spent)
 
 
 def read_examples(path: Path) -> list[Example]:
@@ -253,7 +253,7 @@ async def _check(
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _evaluated(state: _State, labels: Float64, held: Any, about: str, usage: EndpointUsage) -> Learned:
+def _evaluated(state: _State, labels: Float64, held: Any, about: str, usage: EndpointUsage) -> LearnedRubric:
     from ajet_judges.fit import cross_validated, fit, ranked_correctly
 
     met = state.met()
@@ -274,7 +274,7 @@ def _evaluated(state: _State, labels: Float64, held: Any, about: str, usage: End
         "held_out": round(held_out, 3),
         "criteria_tried": len(state.criteria),
     }
-    return Learned(Rubric(about=about, criteria=tuple(kept), learned=learned), score, held_out, usage)
+    return LearnedRubric(Rubric(about=about, criteria=tuple(kept), learned=learned), score, held_out, usage)
 
 
 def _described(state: _State, examples: Sequence[Example], shown: Any) -> list[str]:

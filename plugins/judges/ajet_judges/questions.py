@@ -33,7 +33,7 @@ class Verdict(BaseModel):
     reason: str
 
 
-class Asked(Protocol[A]):
+class Askable(Protocol[A]):
     """What an open endpoint can be asked; `Question` is the one of our own prompts."""
 
     def key(self, model: Any) -> str:

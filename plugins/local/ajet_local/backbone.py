@@ -18,7 +18,7 @@ from ajet import (
     Trainer,
     find_recipe,
 )
-from ajet.estimate.layout import JobSizes, Layout, Phase
+from ajet.estimate.layout import JobSizes, Layout, StepPhase
 from ajet.estimate.memory import BFLOAT16, FLOAT32
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, Need, RunResult
 from ajet_local.cpu import crowded
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ajet import Job
     from ajet.estimate.devices import Gpus
-    from ajet.estimate.shape import Shape
+    from ajet.estimate.shape import ModelShape
     from ajet.interfaces.engine import SharedEngine
     from ajet.interfaces.progress import Progress
     from ajet.interfaces.vision import Vision
@@ -205,7 +205,7 @@ class Local(LocalSettings):
         demand = self.fitted(demand, limit, shared=False)
         return Layout(
             gpus=1,
-            phases=tuple(Phase(title, parts, limit) for title, parts in demand.phases.items()),
+            phases=tuple(StepPhase(title, parts, limit) for title, parts in demand.phases.items()),
             running=sizes.concurrency,
             cache=demand.cache,
             batch=VLLM_REQUESTS if apart else self.max_batch or MOST_REQUESTS["cuda"],
@@ -221,7 +221,7 @@ class Local(LocalSettings):
             },
         )
 
-    def shape(self, model: str) -> Shape:
+    def shape(self, model: str) -> ModelShape:
         """See `Backbone.shape`: transformers describes any model."""
         return _described(str(_base(model)))
 
@@ -245,7 +245,7 @@ class Local(LocalSettings):
 
 
 @cache
-def _described(model: str) -> Shape:
+def _described(model: str) -> ModelShape:
     """The shape of a model from its configuration alone. Raises ConfigError if it has none."""
     from transformers import AutoConfig
 
@@ -283,7 +283,7 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
         cache_mib = self._cache_within(shape, compute)
         return self.local_engine(*self.load(source, seed, None, compute), cache_mib=cache_mib)
 
-    def _cache_within(self, shape: Shape, compute: torch.dtype) -> int | None:
+    def _cache_within(self, shape: ModelShape, compute: torch.dtype) -> int | None:
         """MiB of the cache that `memory_limit` leaves beside the weights, at most a quarter of it; None without a limit."""
         if self.memory_limit is None:
             return None

@@ -12,7 +12,7 @@ import torch
 
 from ajet import EnginePlugin, model_source
 from ajet.estimate.layout import ModelSizes
-from ajet.estimate.shape import Shape
+from ajet.estimate.shape import ModelShape
 from ajet.interfaces.backbone import Need
 from ajet.job.models import check_vocabulary
 from ajet_local.demand import MOST_TOKENS, Demand, format_size, parse_size, refuse
@@ -49,7 +49,7 @@ class Blueprint:
     local: LocalSettings
     source: str | Path
     """A model folder, a checkpoint or a Hugging Face id."""
-    shape: Shape
+    shape: ModelShape
     """Of its base model."""
     compute: torch.dtype
     """The data type of computations."""

@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from ajet_local.kv_cache import Node
+from ajet_local.kv_cache import CacheNode
 from ajet_local.slots import Bank
 
 ATTENTION = "ajet_cached"
@@ -90,10 +90,10 @@ class Decoding:
         return out if self.rows is None else out[self.rows]
 
 
-class Chunk:
+class NodeChunk:
     """The ``count`` next tokens of a node, which this pass computes as its tokens from ``start`` on."""
 
-    def __init__(self, node: Node, count: int, start: int) -> None:
+    def __init__(self, node: CacheNode, count: int, start: int) -> None:
         self.node = node
         self.count = count
         self.span = slice(start, start + count)
@@ -164,7 +164,7 @@ class Pass:
     """The parts of one forward pass."""
 
     decoding: Sequence[Decoding]
-    chunks: Sequence[Chunk]
+    chunks: Sequence[NodeChunk]
 
 
 def forward(

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ajet.interfaces.engine import Float32, GenerateRequest, Generation, GenerationDelta, Int32, Kept
-from ajet_local.kv_cache import Node
-from ajet_local.sampling import Drawn, Sampler
+from ajet_local.kv_cache import CacheNode
+from ajet_local.sampling import Drawn, RequestSampler
 
 
 @dataclass(slots=True, eq=False)
@@ -29,10 +29,10 @@ class Completion:
     versions: list[int] = field(default_factory=list)
     kept: list[Int32] = field(default_factory=list)
     """The tokens among which each was drawn, if the request asks for them; empty: all."""
-    sampler: Sampler = field(init=False)
+    sampler: RequestSampler = field(init=False)
     stop_strings: StopStrings = field(init=False)
 
-    node: Node | None = None
+    node: CacheNode | None = None
     """While it runs: the node of the prefix cache where its context ended on admission."""
     length: int = 0
     """How many tokens of the context have keys and values."""
@@ -40,7 +40,7 @@ class Completion:
     """How far the positions of sampled tokens are from their indices, because of images in the prompt."""
 
     def __post_init__(self) -> None:
-        self.sampler = Sampler(self.request.sampling)
+        self.sampler = RequestSampler(self.request.sampling)
         self.stop_strings = StopStrings(self.tokenizer, self.request.sampling.stop)
 
     @property

@@ -16,7 +16,7 @@ from ajet import ConfigError
 from ajet.estimate.devices import ASLEEP
 from ajet.estimate.layout import ModelSizes
 from ajet.estimate.memory import FLOAT32, Training
-from ajet.estimate.shape import Shape
+from ajet.estimate.shape import ModelShape
 from ajet_trees.cost import LOGITS
 
 MOST_TOKENS, FEWEST_TOKENS = 16384, 256
@@ -67,7 +67,7 @@ class Demand:
         return cls(training, asynchronous=sizes.asynchronous, reference=reference, program=program)
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> ModelShape:
         """The shape of the trained model."""
         return self.training.shape
 
@@ -128,7 +128,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class GivenSizes:
     """The sizes that the user has set; None: chosen to fit."""
 
     tokens: int | None = None
@@ -138,7 +138,7 @@ class Given:
     checkpointing: bool | None = None
 
 
-def fit(demand: Demand, limit: int, given: Given, *, shared: bool) -> Demand:
+def fit(demand: Demand, limit: int, given: GivenSizes, *, shared: bool) -> Demand:
     """The demand with a micro-batch, a cache and, if necessary, checkpointing that fit into ``limit`` bytes. Given values are
     kept. Otherwise the micro-batch is the largest beside which a quarter of the limit is left for the cache, and the cache gets
     all that is left, at most half of the limit; only the quarter if other programs have the memory ``shared``. If even a
@@ -154,7 +154,7 @@ def fit(demand: Demand, limit: int, given: Given, *, shared: bool) -> Demand:
     return found
 
 
-def _sized(demand: Demand, limit: int, given: Given, fewest: int, most_cache: int) -> Demand:
+def _sized(demand: Demand, limit: int, given: GivenSizes, fewest: int, most_cache: int) -> Demand:
     """The demand with the largest micro-batch, of at least ``fewest`` tokens, and the cache that fit beside each other; the
     smallest sizes if none do."""
     if demand.apart:
@@ -170,7 +170,7 @@ def _sized(demand: Demand, limit: int, given: Given, fewest: int, most_cache: in
     return replace(sized, cache=min(max(room, min(demand.least_cache, wanted)), most_cache))
 
 
-def _sized_apart(demand: Demand, limit: int, given: Given, fewest: int) -> Demand:
+def _sized_apart(demand: Demand, limit: int, given: GivenSizes, fewest: int) -> Demand:
     """The largest micro-batch beside a sleeping engine, and the cache that sampling leaves room for, at most what the episodes
     use."""
     cache = given.cache

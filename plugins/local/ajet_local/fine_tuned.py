@@ -39,7 +39,7 @@ class FineTuned(Recipe):
 
     def samples(self, chat: Chat, transcript: Transcript) -> Sequence[Sample]:
         """The samples that `ajet sft` makes of a chat: all answers of the assistant are trained."""
-        from ajet.learning.sft import Transcript as Finished
+        from ajet.learning.sft import FinishedChat as Finished
         from ajet.learning.sft import samples_of
 
         return samples_of(chat, Finished(transcript.messages, transcript.tools))
@@ -77,7 +77,7 @@ class FineTuned(Recipe):
         from ajet_local.cpu import native_bfloat16
         from ajet_local.engine import LocalEngine
         from ajet_local.modeling import load_tokenizer
-        from ajet_local.starter.kept import Kept
+        from ajet_local.starter.kept import KeptBuild
         from ajet_local.trainer import LocalTrainer
 
         tokenizer, model_type = load_tokenizer(base)
@@ -93,7 +93,7 @@ class FineTuned(Recipe):
         trainer = LocalTrainer(
             model, tokenizer, LocalEngine(model, tokenizer), betas=self.betas, autocast=autocast
         )
-        kept = Kept(folder, trainer)
+        kept = KeptBuild(folder, trainer)
         done = kept.restore(progress)
         steps = self.chats(seed)
         count = sum(map(len, steps))

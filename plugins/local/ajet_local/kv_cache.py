@@ -49,16 +49,16 @@ class KVLayout:
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class CacheNode:
     """The tokens ``[start, end)`` of every sequence whose path includes this node."""
 
     ids: Int32
     kv: torch.Tensor
     """[layers, 2, heads, len(ids), head_dim]; the first ``filled`` tokens are computed."""
-    parent: Node | None
+    parent: CacheNode | None
     end: int
     filled: int = 0
-    children: dict[int, Node] = field(default_factory=dict)
+    children: dict[int, CacheNode] = field(default_factory=dict)
     users: int = 0
     """How many running completions have a context that ends in this node or below it."""
     used_at: int = 0
@@ -71,7 +71,7 @@ class Node:
     def ready(self) -> bool:
         return self.filled == len(self.ids)
 
-    def path(self) -> Iterator[Node]:
+    def path(self) -> Iterator[CacheNode]:
         """The node and its ancestors, from the deepest up, without the root."""
         node = self
         while node.parent is not None:
@@ -85,16 +85,16 @@ class PrefixCache:
     def __init__(self, layout: KVLayout) -> None:
         self.layout = layout
         self.tokens = 0
-        self._roots: dict[str | None, Node] = {}
+        self._roots: dict[str | None, CacheNode] = {}
         self._clock = 0
 
-    def find(self, adapter: str | None, ids: Int32) -> Node:
+    def find(self, adapter: str | None, ids: Int32) -> CacheNode:
         """The deepest node whose path is a prefix of ``ids`` (int32[T]); splits a node that matches only in part."""
         if adapter not in self._roots:
-            self._roots[adapter] = Node(np.zeros(0, np.int32), self.layout.zeros(tokens=0), None, 0)
+            self._roots[adapter] = CacheNode(np.zeros(0, np.int32), self.layout.zeros(tokens=0), None, 0)
         return self._descend(self._roots[adapter], ids)
 
-    def _descend(self, node: Node, ids: Int32) -> Node:
+    def _descend(self, node: CacheNode, ids: Int32) -> CacheNode:
         """The deepest node below ``node`` that ``ids`` reach."""
         while len(ids) and (child := node.children.get(int(ids[0]))):
             common = _common(child.ids, ids)
@@ -103,18 +103,18 @@ class PrefixCache:
             node, ids = child, ids[common:]
         return node
 
-    def add(self, parent: Node, ids: Int32, kv: torch.Tensor | None = None) -> Node:
+    def add(self, parent: CacheNode, ids: Int32, kv: torch.Tensor | None = None) -> CacheNode:
         """Add a leaf for ``ids`` (int32[T], T ≥ 1) below ``parent``, which has no child with the same first token.
         Without ``kv`` the leaf is not computed yet."""
         room = self.layout.zeros(tokens=len(ids)) if kv is None else kv
-        node = Node(ids, room, parent, parent.end + len(ids), 0 if kv is None else len(ids))
+        node = CacheNode(ids, room, parent, parent.end + len(ids), 0 if kv is None else len(ids))
         parent.children[int(ids[0])] = node
         self.tokens += len(ids)
         self._clock += 1
         node.used_at = self._clock
         return node
 
-    def insert(self, parent: Node, ids: Int32, kv: torch.Tensor) -> Node:
+    def insert(self, parent: CacheNode, ids: Int32, kv: torch.Tensor) -> CacheNode:
         """Store the part of ``kv`` ([layers, 2, heads, T, head_dim]) of ``ids`` (int32[T]) below ``parent`` that is not
         stored yet; returns the deepest node that ``ids`` reach. The cache takes over ``kv``."""
         node = self._descend(parent, ids)
@@ -123,21 +123,21 @@ class PrefixCache:
             return node
         return self.add(node, ids[known:], kv[..., known:, :].contiguous())
 
-    def pin(self, node: Node) -> None:
+    def pin(self, node: CacheNode) -> None:
         """Count one more completion on this path, which keeps it from being evicted."""
         self._count(node, 1)
 
-    def unpin(self, node: Node) -> None:
+    def unpin(self, node: CacheNode) -> None:
         """Undo one `pin`."""
         self._count(node, -1)
 
-    def _count(self, node: Node, change: int) -> None:
+    def _count(self, node: CacheNode, change: int) -> None:
         self._clock += 1
         for ancestor in node.path():
             ancestor.users += change
             ancestor.used_at = self._clock
 
-    def merge(self, node: Node) -> None:
+    def merge(self, node: CacheNode) -> None:
         """Join a leaf with its ancestors that have no other child, while these are not more than twice as long. A
         conversation then stays a few nodes, and each of its tokens is copied a few times."""
         while (
@@ -154,7 +154,7 @@ class PrefixCache:
             node.filled, node.parent = len(node.ids), upper.parent
             upper.parent.children[int(node.ids[0])] = node
 
-    def remove(self, node: Node) -> None:
+    def remove(self, node: CacheNode) -> None:
         """Remove a leaf."""
         assert node.parent is not None and not node.children
         del node.parent.children[int(node.ids[0])]
@@ -178,18 +178,18 @@ class PrefixCache:
         self._roots.clear()
         self.tokens = 0
 
-    def _nodes(self) -> Iterator[Node]:
+    def _nodes(self) -> Iterator[CacheNode]:
         stack = [child for root in self._roots.values() for child in root.children.values()]
         while stack:
             node = stack.pop()
             yield node
             stack.extend(node.children.values())
 
-    def _split(self, node: Node, at: int) -> Node:
+    def _split(self, node: CacheNode, at: int) -> CacheNode:
         """Split a node after ``at`` tokens and return the new upper part. ``node`` becomes the lower part, so
         references to it still mean the same prefix."""
         assert node.parent is not None
-        upper = Node(node.ids[:at], node.kv[..., :at, :].clone(), node.parent, node.start + at)
+        upper = CacheNode(node.ids[:at], node.kv[..., :at, :].clone(), node.parent, node.start + at)
         upper.filled, node.filled = min(at, node.filled), max(0, node.filled - at)
         upper.users, upper.used_at = node.users, node.used_at
         upper.children[int(node.ids[at])] = node

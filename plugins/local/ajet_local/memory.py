@@ -18,9 +18,9 @@ from transformers import AutoConfig
 
 from ajet import AjetError
 from ajet.estimate.devices import USABLE
-from ajet.estimate.shape import Shape
+from ajet.estimate.shape import ModelShape
 from ajet_local.modeling import checked_source, first_line, model_class
-from ajet_local.row_cache import EMPTY, Rows, keeps_states
+from ajet_local.row_cache import EMPTY, CachedRows, keeps_states
 
 log = logging.getLogger("ajet")
 
@@ -30,7 +30,7 @@ MOST_FREED = 1 << 28
 """Bytes that glibc's heap may keep although nothing uses them. Those of small models stay below: they return none."""
 
 
-def shape_of(source: str | Path) -> Shape:
+def shape_of(source: str | Path) -> ModelShape:
     """The shape of a model of any architecture, without its weights. Raises AjetError if there is no such model."""
     try:
         config = AutoConfig.from_pretrained(checked_source(source), trust_remote_code=False)
@@ -39,7 +39,7 @@ def shape_of(source: str | Path) -> Shape:
     return shape_of_config(config)
 
 
-def shape_of_config(config: Any) -> Shape:
+def shape_of_config(config: Any) -> ModelShape:
     """The shape of the model that a configuration of transformers describes."""
     with torch.device("meta"):  # where fused experts compute in bfloat16 alone
         model = model_class(config).from_config(config, dtype=torch.bfloat16)
@@ -47,13 +47,13 @@ def shape_of_config(config: Any) -> Shape:
     return replace(shape, **_of_states(model)) if keeps_states(model) else shape
 
 
-def shape_of_model(model: Any) -> Shape:
+def shape_of_model(model: Any) -> ModelShape:
     """The shape of a model, which may be on the device ``meta``."""
     config = model.config.get_text_config()
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     head = model.get_output_embeddings()
-    return Shape(
+    return ModelShape(
         parameters=sum(p.numel() for p in model.parameters()),
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
@@ -78,7 +78,7 @@ PROBED = 256
 
 def _of_states(model: Any) -> dict[str, Any]:
     """What a model in bfloat16 on the device ``meta`` keeps of a context, and saves for the backward pass, if it has recurrent layers:
-    fields of `Shape`. Passes tell, which cost nothing there."""
+    fields of `ModelShape`. Passes tell, which cost nothing there."""
     try:
         rows, saved = _saved(model)
         try:
@@ -100,7 +100,7 @@ def _of_states(model: Any) -> dict[str, Any]:
     }
 
 
-def _saved(model: Any) -> tuple[Rows, int]:
+def _saved(model: Any) -> tuple[CachedRows, int]:
     """A pass over one context, and how many bytes autograd saves of each of its tokens."""
     weights = {StorageWeakRef(p.untyped_storage()) for p in model.parameters()}
     found = []
@@ -112,7 +112,7 @@ def _saved(model: Any) -> tuple[Rows, int]:
             saved[StorageWeakRef(storage)] = storage
             return tensor
 
-        rows = Rows(model, [EMPTY])
+        rows = CachedRows(model, [EMPTY])
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             rows.logits(torch.zeros(1, tokens, dtype=torch.long, device=model.device))
         found.append(sum(storage.nbytes() for of, storage in saved.items() if of not in weights))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ajet_local.cached_attention import Chunk, Decoding, Pass, forward
+from ajet_local.cached_attention import Decoding, NodeChunk, Pass, forward
 from ajet_local.completion import Completion
-from ajet_local.kv_cache import KVLayout, Node, PrefixCache
+from ajet_local.kv_cache import CacheNode, KVLayout, PrefixCache
 from ajet_local.scheduler import Scheduler
 from ajet_local.seen import CachedFeatures
 from ajet_local.sight import Places, Sight
-from ajet_local.slots import AHEAD, Bank, Slots
+from ajet_local.slots import AHEAD, AdapterSlots, Bank
 
 
 class Batch:
@@ -24,14 +24,17 @@ class Batch:
     """
 
     def __init__(
-        self, banks: Sequence[Bank], chunks: Mapping[Node, int], awaiting: Mapping[Node, Sequence[Completion]]
+        self,
+        banks: Sequence[Bank],
+        chunks: Mapping[CacheNode, int],
+        awaiting: Mapping[CacheNode, Sequence[Completion]],
     ) -> None:
         self.banks = banks
         self.running = [m for bank in banks for family in bank.taken for m in family.members if m]
-        self.chunks: list[Chunk] = []
+        self.chunks: list[NodeChunk] = []
         self._size = len(self.running)
         for node, count in chunks.items():
-            self.chunks.append(Chunk(node, count, self._size))
+            self.chunks.append(NodeChunk(node, count, self._size))
             self._size += count
         self.answered = list(self.running)
         """The completions that get logits: the running ones, then those whose context this pass completes."""
@@ -173,8 +176,8 @@ class _Lane:
 
     def __init__(self, layout: KVLayout, cache: PrefixCache) -> None:
         self.cache = cache
-        self.slots = Slots(layout)
-        self.pending: dict[Node, list[Completion]] = {}
+        self.slots = AdapterSlots(layout)
+        self.pending: dict[CacheNode, list[Completion]] = {}
         """The nodes where uncomputed contexts end, oldest first, each with the completions that wait for it."""
 
     @property
@@ -240,10 +243,10 @@ class _Lane:
                 completion.length = completion.node.end
                 self.slots.join(completion)
 
-    def _chunks(self, left: int) -> dict[Node, int]:
+    def _chunks(self, left: int) -> dict[CacheNode, int]:
         """How many tokens of which nodes the next pass computes, ancestors first, at most ``left``. If not all fit, the oldest prompt
         gets half of the tokens and the shortest ones the rest: no request waits forever, and few wait long."""
-        counts: dict[Node, int] = {}
+        counts: dict[CacheNode, int] = {}
         queue = list(self.pending)
         if sum(map(_missing, queue)) > left:
             left -= _take(queue[0], left // 2, counts)
@@ -258,12 +261,12 @@ def _slot_tokens(length: int) -> int:
     return 2 * (length + AHEAD)
 
 
-def _missing(node: Node) -> int:
+def _missing(node: CacheNode) -> int:
     """How many tokens of a node's path are not computed yet."""
     return sum(len(part.ids) - part.filled for part in node.path())
 
 
-def _take(node: Node, most: int, counts: dict[Node, int]) -> int:
+def _take(node: CacheNode, most: int, counts: dict[CacheNode, int]) -> int:
     """Add up to ``most`` uncomputed tokens of a node's path to ``counts``; return how many."""
     taken = 0
     for part in reversed([*node.path()]):

@@ -76,7 +76,7 @@ def plan(model: Any, samples: Sequence[Sample], max_tokens: int) -> list[MicroBa
     if not has_trees(model):
         return rows
     trees = [MicroBatch(group, ComputedTree(pack(group))) for group in split(samples, max_tokens, target)]
-    cost = _Cost(model)
+    cost = _PassCost(model)
     return trees if sum(map(cost, trees)) <= sum(map(cost, rows)) else rows
 
 
@@ -108,7 +108,7 @@ def _each(
     return [found[id(sample)] for sample in samples]
 
 
-class _Cost:
+class _PassCost:
     """Estimated floating-point operations of a forward pass; the backward pass is proportional to it."""
 
     def __init__(self, model: Any) -> None:

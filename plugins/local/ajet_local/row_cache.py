@@ -43,7 +43,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CachedRow:
     """A context of ``length`` tokens, as each layer stores it."""
 
     length: int
@@ -53,19 +53,19 @@ class Row:
     def bytes(self) -> int:
         return sum(tensor.nbytes for layer in self.layers for tensor in layer.tensors())
 
-    def clone(self) -> Row:
+    def clone(self) -> CachedRow:
         """A copy that later passes do not change."""
-        return Row(self.length, [layer.map(torch.clone) for layer in self.layers])
+        return CachedRow(self.length, [layer.map(torch.clone) for layer in self.layers])
 
 
-EMPTY = Row(0, ())
+EMPTY = CachedRow(0, ())
 """A context without tokens."""
 
 
-class Rows:
+class CachedRows:
     """Contexts that are computed together: one cache of transformers, whose row i ends with the last of ``lengths[i]`` tokens."""
 
-    def __init__(self, model: Any, rows: Sequence[Row]) -> None:
+    def __init__(self, model: Any, rows: Sequence[CachedRow]) -> None:
         self.model = model
         self.lengths = [row.length for row in rows]
         self.cache = DynamicCache(config=model.config)
@@ -92,7 +92,7 @@ class Rows:
         self.lengths = [length + count for length in self.lengths]
         return found
 
-    def __getitem__(self, index: int) -> Row:
+    def __getitem__(self, index: int) -> CachedRow:
         """A context. Its tensors are those of the cache, which the next pass may change."""
         length = self.lengths[index]
         own = slice(index, index + 1)
@@ -105,7 +105,7 @@ class Rows:
                 past = (layer.keys[own, :, start:], layer.values[own, :, start:])
             return Stored(past, (_states(layer, "conv_states", own), _states(layer, "recurrent_states", own)))
 
-        return Row(length, [of(layer) for layer in self.cache.layers])
+        return CachedRow(length, [of(layer) for layer in self.cache.layers])
 
 
 def _states(layer: Any, name: str, own: slice) -> dict[int, torch.Tensor]:

@@ -18,7 +18,7 @@ import torch
 
 from ajet.interfaces.engine import Int32
 from ajet_local.completion import Completion
-from ajet_local.row_cache import EMPTY, Row, Rows
+from ajet_local.row_cache import EMPTY, CachedRow, CachedRows
 from ajet_local.rows import common_prefix
 from ajet_local.scheduler import Scheduler
 from ajet_local.slots import AHEAD
@@ -33,7 +33,7 @@ class Snapshot:
 
     adapter: str | None
     ids: Int32
-    row: Row
+    row: CachedRow
     logits: torch.Tensor | None
     """[1, V]: those of the last token, if they are known."""
     bytes: int = field(init=False)
@@ -43,12 +43,12 @@ class Snapshot:
 
 
 @dataclass(eq=False, slots=True)
-class Prompt:
+class RowPrompt:
     """A context that is not computed yet, as far as its ``row`` reaches, and the completions that wait for it."""
 
     ids: Int32
     waiting: list[Completion]
-    row: Row | None = None
+    row: CachedRow | None = None
     """None: not begun."""
     cut: int = 0
     """Where a snapshot is kept on the way; 0: nowhere."""
@@ -63,10 +63,10 @@ class Prompt:
 class Lane:
     """The work of one adapter."""
 
-    prompts: list[Prompt] = field(default_factory=list)
+    prompts: list[RowPrompt] = field(default_factory=list)
     """Oldest first."""
     decoding: list[Completion] = field(default_factory=list)
-    rows: Rows | None = None
+    rows: CachedRows | None = None
     """The contexts of ``decoding``, without their last tokens."""
 
     @property
@@ -116,7 +116,7 @@ class RowScheduler(Scheduler):
             return False
         prompt = next((p for p in lane.prompts if np.array_equal(p.ids, ids)), None)
         if prompt is None:
-            lane.prompts.append(prompt := Prompt(ids, []))
+            lane.prompts.append(prompt := RowPrompt(ids, []))
         prompt.waiting.append(completion)
         return True
 
@@ -135,16 +135,20 @@ class RowScheduler(Scheduler):
                 prompt.waiting = [c for c in prompt.waiting if c not in gone]
             lane.prompts = [prompt for prompt in lane.prompts if prompt.waiting]
 
-    def _regroup(self, lane: Lane, staying: Sequence[int], joining: Sequence[tuple[Completion, Row]]) -> None:
+    def _regroup(
+        self, lane: Lane, staying: Sequence[int], joining: Sequence[tuple[Completion, CachedRow]]
+    ) -> None:
         """Make a batch of the decoding completions that stay, by their index, and of others."""
         rows = [lane.rows[n] for n in staying] if lane.rows else []
         lane.decoding = [lane.decoding[n] for n in staying] + [completion for completion, _ in joining]
         rows += [row for _, row in joining]
-        lane.rows = Rows(self.model, rows) if rows else None
+        lane.rows = CachedRows(self.model, rows) if rows else None
 
     # ------------------------------------------------------------------ what is kept
 
-    def _keep(self, adapter: str | None, ids: Int32, row: Row, logits: torch.Tensor | None = None) -> None:
+    def _keep(
+        self, adapter: str | None, ids: Int32, row: CachedRow, logits: torch.Tensor | None = None
+    ) -> None:
         """Keep a snapshot, if there is none of these tokens that says as much; evict others for it."""
         same = [s for s in self.snapshots if s.adapter == adapter and np.array_equal(s.ids, ids)]
         if not same or (same[0].logits is None and logits is not None):
@@ -159,7 +163,7 @@ class RowScheduler(Scheduler):
             excess -= self.snapshots.pop(0).bytes
         return excess <= 0
 
-    def _continue(self, adapter: str | None, prompt: Prompt) -> Snapshot | None:
+    def _continue(self, adapter: str | None, prompt: RowPrompt) -> Snapshot | None:
         """Continue a prompt from the longest snapshot that it begins with; returns it if it is all of the prompt."""
         best, branch = None, 0
         for snapshot in self.snapshots:
@@ -186,7 +190,7 @@ class RowScheduler(Scheduler):
             logits.append(lane.rows.logits(self._ids([[c.next_token] for c in answered])))
             for completion in answered:
                 completion.length += 1
-        done: list[Prompt] = []
+        done: list[RowPrompt] = []
         left, most = self.prefill_tokens, max(1, self.prefill_tokens // 2)
         while left >= most and (rest := [p for p in lane.prompts if p not in done]):
             # The oldest one makes progress in every step, the shortest ones wait least.
@@ -213,7 +217,7 @@ class RowScheduler(Scheduler):
         if joining:
             self._regroup(lane, range(len(lane.decoding)), joining)
 
-    def _advance(self, adapter: str | None, prompt: Prompt, most: int) -> tuple[int, torch.Tensor | None]:
+    def _advance(self, adapter: str | None, prompt: RowPrompt, most: int) -> tuple[int, torch.Tensor | None]:
         """Compute the next piece of a prompt, of at most ``most`` tokens: their number, and the logits [1, V] of its last token
         once that is computed."""
         if prompt.row is None and (snapshot := self._continue(adapter, prompt)):
@@ -222,7 +226,7 @@ class RowScheduler(Scheduler):
         begin = prompt.row.length
         ends = [end for end in (prompt.cut, len(prompt.ids)) if end > begin]
         end = min(*ends, begin + most)
-        rows = Rows(self.model, [prompt.row])
+        rows = CachedRows(self.model, [prompt.row])
         logits = rows.logits(self._ids([prompt.ids[begin:end].tolist()]))
         prompt.row = rows[0]
         whole = end == len(prompt.ids)
@@ -237,7 +241,7 @@ class RowScheduler(Scheduler):
 @torch.inference_mode()
 def _sizes(model: Any) -> tuple[int, int]:
     """Bytes that a context takes: its states, and those of each token beside them, as if a window had no end. One pass tells."""
-    rows = Rows(model, [EMPTY])
+    rows = CachedRows(model, [EMPTY])
     rows.logits(torch.zeros(1, 1, dtype=torch.long, device=model.device))
     token = sum(t.nbytes for layer in rows[0].layers for t in layer.past or ())
     return rows[0].bytes - token, token

@@ -13,7 +13,7 @@ from ajet.interfaces.engine import Sampling
 
 
 @dataclass(slots=True)
-class Sampler:
+class RequestSampler:
     """The random numbers of one request: its own PCG64 stream, seeded by ``sampling.seed`` (None: by the system's
     entropy), so other requests in the batch do not affect it."""
 
@@ -37,7 +37,7 @@ class Drawn(NamedTuple):
     """int64[K]: the tokens among which it was drawn, if `Sampling.report_kept` asks for them."""
 
 
-def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[Drawn]:
+def sample(logits: torch.Tensor, samplers: Sequence[RequestSampler]) -> list[Drawn]:
     """One token per row of ``logits`` (float[B, V]) by inverse CDF.
 
     The logprob is ``log_softmax(logits / temperature)[token]`` in float32, as in training, before top-k, top-p and min-p; if the

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ajet.interfaces.engine import Image
-from ajet_local.cached_attention import Chunk
+from ajet_local.cached_attention import NodeChunk
 from ajet_local.completion import Completion
 from ajet_local.sight import Placed, Places, Sight, images_in, places
 
@@ -40,7 +40,7 @@ class CachedFeatures:
         last = places(ids, self._placed, self.sight.mrope).positions[0, -1]
         completion.shift = int(last) + 1 - len(ids)
 
-    def places(self, chunk: Chunk) -> Places:
+    def places(self, chunk: NodeChunk) -> Places:
         """Positions and features of a chunk's tokens."""
         node = chunk.node
         before = [part.ids for part in node.path()][:0:-1]

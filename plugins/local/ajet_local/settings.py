@@ -12,12 +12,12 @@ from pydantic import Field, field_validator
 from ajet import Backbone, ConfigError, Plugin, model_source
 from ajet.estimate.layout import ModelSizes
 from ajet_local.cpu import SMALL, bfloat16
-from ajet_local.demand import Demand, Given, fit, parse_size
+from ajet_local.demand import Demand, GivenSizes, fit, parse_size
 
 if TYPE_CHECKING:
     import torch
 
-    from ajet.estimate.shape import Shape
+    from ajet.estimate.shape import ModelShape
     from ajet.interfaces.progress import Progress
     from ajet.learning.settings import LoraSettings
     from ajet_local.engine import LocalEngine
@@ -84,7 +84,7 @@ class OnDevice(Plugin):
 
         return default_device() if self.device == "auto" else torch.device(self.device)
 
-    def computed_in(self, shape: Shape, progress: Progress, *, measured: bool = False) -> torch.dtype:
+    def computed_in(self, shape: ModelShape, progress: Progress, *, measured: bool = False) -> torch.dtype:
         """The data type in which a model of this shape computes. On a CPU, the processor decides, and one line says so; see
         `ajet_local.cpu.bfloat16`."""
         import torch
@@ -219,7 +219,7 @@ class LocalSettings(OnDevice, Backbone):
 
     def fitted(self, demand: Demand, limit: int, *, shared: bool) -> Demand:
         """The demand with the sizes that are set, and others that fit beside them."""
-        given = Given(
+        given = GivenSizes(
             tokens=self.micro_batch_tokens,
             cache=self.cache_mib << 20 if self.cache_mib else None,
             checkpointing=self.gradient_checkpointing,

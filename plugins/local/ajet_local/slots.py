@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from ajet_local.completion import Completion
-from ajet_local.kv_cache import KVLayout, Node
+from ajet_local.kv_cache import CacheNode, KVLayout
 
 SMALLEST = 64
 """Columns of the smallest slot."""
@@ -34,7 +34,7 @@ SHARED, UNUSED = -1, -2
 class Family:
     """Completions whose contexts begin with the same ``shared`` tokens, which end at ``node``."""
 
-    node: Node | None
+    node: CacheNode | None
     shared: int
     members: list[Completion | None]
     columns: list[list[int]]
@@ -93,7 +93,7 @@ class Bank:
             self.taken[slot] = last
 
 
-class Slots:
+class AdapterSlots:
     """The slots of one adapter's completions."""
 
     def __init__(self, layout: KVLayout) -> None:
@@ -101,7 +101,7 @@ class Slots:
         self._banks: dict[tuple[int, int], Bank] = {}
         self._members: dict[Completion, tuple[Family, int]] = {}
         self._bank_of: dict[Family, Bank] = {}
-        self._families: dict[Node, list[Family]] = {}
+        self._families: dict[CacheNode, list[Family]] = {}
         """The families of each shared prefix."""
 
     @property
@@ -208,7 +208,9 @@ class Slots:
             family.used = shared
         return family
 
-    def _copy(self, node: Node | None, family: Family, begin: int, end: int, column: int, owner: int) -> None:
+    def _copy(
+        self, node: CacheNode | None, family: Family, begin: int, end: int, column: int, owner: int
+    ) -> None:
         """Copy positions ``[begin, end)`` of a node's path into the slot, from ``column`` on."""
         bank = self._bank_of[family]
         slot = bank.taken.index(family)

@@ -17,7 +17,7 @@ LONGEST = 100_000
 Row = list[Any]
 
 
-class Sample:
+class EpisodeSample:
     """Keeps some of the episodes that it is given until they are taken.
 
     Which ones are kept is decided by a hash of their ids: the sample is as good as random, and a repeated run keeps the

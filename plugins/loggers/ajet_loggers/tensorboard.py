@@ -15,7 +15,7 @@ from ajet import CheckpointSaved, EpisodeEnd, Logger, RunStart
 from ajet.interfaces.events import Image
 from ajet.interfaces.helpers import open_image
 from ajet.interfaces.logger import Metrics
-from ajet_loggers.episodes import COLUMNS, Row, Sample
+from ajet_loggers.episodes import COLUMNS, EpisodeSample, Row
 
 
 class TensorBoard(Logger):
@@ -27,7 +27,7 @@ class TensorBoard(Logger):
     name = "tensorboard"
 
     episodes: int = Field(4, ge=0, description="Episodes of each step and phase that are logged as text.")
-    _sample: Sample = PrivateAttr()
+    _sample: EpisodeSample = PrivateAttr()
     _writer: Any = PrivateAttr(None)
     _pictured: set[tuple[str, int]] = PrivateAttr(default_factory=set)
 
@@ -46,7 +46,7 @@ class TensorBoard(Logger):
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._sample = Sample(self.episodes)
+        self._sample = EpisodeSample(self.episodes)
         self._writer = EventFileWriter(str(event.run_dir / "tensorboard"))
         if event.resumed_after is not None:
             self._write(event.resumed_after + 1, session_log=SessionLog(status=SessionLog.START))

@@ -16,7 +16,7 @@ from ajet import CheckpointSaved, EpisodeEnd, Logger, RunEnd, RunStart
 from ajet.interfaces.helpers import Outbox, write_whole
 from ajet.interfaces.logger import Metrics
 from ajet.interfaces.progress import current_progress
-from ajet_loggers.episodes import Row, Sample
+from ajet_loggers.episodes import EpisodeSample, Row
 
 
 class Destination(Protocol):
@@ -59,7 +59,7 @@ class Tool(Logger):
     )
     _outbox: Outbox | None = PrivateAttr(None)
     _connected: Callable[[], Destination] = PrivateAttr()
-    _sample: Sample = PrivateAttr()
+    _sample: EpisodeSample = PrivateAttr()
     _failed: bool = PrivateAttr(False)
 
     @model_validator(mode="after")
@@ -83,7 +83,7 @@ class Tool(Logger):
     def run_start(self, event: RunStart) -> None:
         """Begin or continue the run in the tool, with its configuration."""
         self._connected = cache(partial(self.connect, event))
-        self._sample, self._failed = Sample(self.episodes), False
+        self._sample, self._failed = EpisodeSample(self.episodes), False
         self._outbox = Outbox(
             f"logger {self.name}", self.where(), current_progress().say, first=self._connected
         )

@@ -139,7 +139,7 @@ def trinity_file(path: Path, backbone: str = "local") -> TrinityFile | None:
     if not is_trinity(values):
         return None
     try:
-        return _Reading(path, _resolved(values, values), backbone).file
+        return _FileReading(path, _resolved(values, values), backbone).file
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -198,7 +198,7 @@ def job_values(found: TrinityFile, records: Callable[[Mapping[str, Any]], int]) 
     return layers.values
 
 
-class _Reading:
+class _FileReading:
     """Applies the table to the keys of a file. Raises ValueError."""
 
     def __init__(self, path: Path, values: Mapping[str, Any], backbone: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from ajet_online.schema import traces
-from ajet_online.store import PAGE, Store
+from ajet_online.store import PAGE, TraceStore
 
 SETTLED = 10.0
 """Seconds after which no transaction commits traces with smaller numbers, or ratings with an earlier time."""
@@ -27,7 +27,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class StoreChanges:
     """See `changes`."""
 
     conversations: Sequence[str]
@@ -36,14 +36,14 @@ class Changes:
     more: bool
 
 
-def newest(store: Store, count: int) -> Mark:
+def newest(store: TraceStore, count: int) -> Mark:
     """The mark after which the newest ``count`` traces come."""
     with store.reading() as connection:
         last = int(connection.scalar(select(func.max(traces.c.number))) or 0)
     return Mark(max(0, last - count), time.time() - SETTLED)
 
 
-def changes(store: Store, since: Mark) -> Changes:
+def changes(store: TraceStore, since: Mark) -> StoreChanges:
     """The conversations in which traces were recorded or rated since a mark, the oldest first; those of at most `PAGE` traces at
     once. Conversations of the last `SETTLED` seconds come again next time."""
     settled = time.time() - SETTLED
@@ -61,4 +61,4 @@ def changes(store: Store, since: Mark) -> Changes:
             ends.append(max((row[0] for row in rows if full or row[1] < settled), default=known))
             names |= dict.fromkeys(row.conversation for row in rows)
             more |= full
-    return Changes(list(names), Mark(*ends), more)
+    return StoreChanges(list(names), Mark(*ends), more)

@@ -19,7 +19,7 @@ from ajet_online.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TaskRun:
     """One run of a task."""
 
     traces: Sequence[Trace]
@@ -31,7 +31,7 @@ class Run:
 class LeasedTask(RecordedTask):
     """A task with the runs that users have rated."""
 
-    runs: Sequence[Run]
+    runs: Sequence[TaskRun]
 
     def replay(self, record: EpisodeRecord, member: int) -> WorkflowOutput | None:
         """See `RecordedTask.replay`."""
@@ -51,7 +51,7 @@ class Usable:
     """Id of a trace -> why it cannot be trained."""
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[TaskRun]:
         return [run for task in self.tasks for run in task.runs]
 
 
@@ -96,9 +96,9 @@ def usable(
         if trace.id not in unusable:
             one = (trace.key, trace.task_id or "", trace.run_id or "", trace.reward or 0.0)
             runs.setdefault(one, []).append(trace)
-    tasks: dict[tuple[str, ...], list[Run]] = {}
+    tasks: dict[tuple[str, ...], list[TaskRun]] = {}
     for (key, task, name, reward), own in runs.items():
-        run = Run(tuple(_whole(own, stored, target)), reward)
+        run = TaskRun(tuple(_whole(own, stored, target)), reward)
         tasks.setdefault((key, task, name, str(reward)) if split else (key, task), []).append(run)
     return Usable([LeasedTask(id="/".join(one), runs=tuple(found)) for one, found in tasks.items()], unusable)
 

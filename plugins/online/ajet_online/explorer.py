@@ -35,12 +35,12 @@ from ajet.interfaces.wire import Answer, ChatRequest, Refused
 from ajet.tracker.call import Call
 from ajet_online.database import StoreFailed
 from ajet_online.feedback import Feedback, bad, id_of_reply, name_in, read_object, time_in
-from ajet_online.keys import Key, Keys, Limits, Role
+from ajet_online.keys import Key, KeyLimits, Keys, Role
 from ajet_online.metrics import Metric
 from ajet_online.overview import overview
 from ajet_online.recall import Recalled, chat_hashes, hashes_of_request, restore
 from ajet_online.redaction import Redaction
-from ajet_online.store import Rated, Store
+from ajet_online.store import Rated, TraceStore
 from ajet_online.trace import Message, Trace, to_text, without_tokens
 from ajet_online.versions import Versions
 from ajet_online.writer import Writer
@@ -256,10 +256,10 @@ class Explorer:
     def __init__(
         self,
         answerer: Answerer,
-        store: Store,
+        store: TraceStore,
         keys: Keys,
         *,
-        limits: Limits,
+        limits: KeyLimits,
         rewards: tuple[float, float] = (0.0, 1.0),
         redact: Callable[[Message], Message] | None = None,
         further: Callable[[], Iterable[Metric]] = tuple,
@@ -447,14 +447,14 @@ class Explorer:
 def exploring(
     portal: Portal,
     answerer: Answerer,
-    store: Store,
+    store: TraceStore,
     keys: Keys,
     *,
     models: Sequence[str],
     host: str,
     port: int,
     most_calls: int,
-    limits: Limits | None = None,
+    limits: KeyLimits | None = None,
     rewards: tuple[float, float] = (0.0, 1.0),
     redact: Callable[[Message], Message] | None = None,
     further: Callable[[], Iterable[Metric]] = tuple,
@@ -465,7 +465,7 @@ def exploring(
     traces are of a model with another vocabulary."""
     assert answerer.chat
     store.agree("vocabulary", _vocabulary(answerer.chat.tokenizer), OTHER_VOCABULARY)
-    limits = limits or Limits(keys.share(most_calls))
+    limits = limits or KeyLimits(keys.share(most_calls))
     explorer = Explorer(answerer, store, keys, limits=limits, rewards=rewards, redact=redact, further=further)
     gateway = Gateway(
         portal,

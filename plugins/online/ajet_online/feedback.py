@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from ajet.interfaces.wire import Refused
 from ajet_online.redaction import Redaction
-from ajet_online.store import Rated, Store
+from ajet_online.store import Rated, TraceStore
 
 REPLY_ID = re.compile(r"(?:[A-Za-z]{1,16}[-_])?([0-9a-f]{24}(?:-\d{1,3})?)")
 """A reply's id, at the end of what a client got, such as ``chatcmpl-…``."""
@@ -78,7 +78,7 @@ class Feedback:
             correction=None if self.correction is None else redaction.text("assistant", self.correction),
         )
 
-    def give(self, store: Store, key: str | None) -> Rated:
+    def give(self, store: TraceStore, key: str | None) -> Rated:
         """Write it to the store, for replies to an API key, or to any."""
         ids = list(self.given)
         if not ids:

@@ -16,7 +16,7 @@ from ajet_online.metrics import Metric, store_metrics
 from ajet_online.rollback import RECENT, worse
 from ajet_online.schema import Stage
 from ajet_online.settings import OnlineSettings
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.switching import Loaded, SwitchingEngine
 from ajet_online.versions import Version, Versions
 
@@ -46,7 +46,7 @@ class Follower:
 
     def __init__(
         self,
-        store: Store,
+        store: TraceStore,
         engine: SwitchingEngine,
         portal: Portal,
         build: Callable[[str], Engine],

@@ -42,7 +42,7 @@ class Key:
     rate: float | None = None
     """Calls per minute; default: no limit."""
     concurrency: int | None = None
-    """Calls at once; default: see `Limits`."""
+    """Calls at once; default: see `KeyLimits`."""
 
     def may(self, role: Role) -> bool:
         """Whether it has a role."""
@@ -120,7 +120,7 @@ class Keys:
         return matching[0] if matching else None
 
 
-class Limits:
+class KeyLimits:
     """How many calls, feedback and other pages included, each key may make: ``rate`` a minute, all of which it may make at once
     after a quiet minute, and ``concurrency``, by default ``most``, at the same time. Used on one event loop."""
 

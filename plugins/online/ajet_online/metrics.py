@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import func, select
 
 from ajet.capture.gateway.metrics import labelled
-from ajet_online.schema import Stage, State, leases, traces
-from ajet_online.store import Store
+from ajet_online.schema import Stage, TraceState, leases, traces
+from ajet_online.store import TraceStore
 from ajet_online.versions import Version
 
 Metric = tuple[str, str, str, Mapping[str, float]]
 """Name, kind, help, and values by labels."""
-_WAITING = (State.RATED, State.READY, State.LEASED)
+_WAITING = (TraceState.RATED, TraceState.READY, TraceState.LEASED)
 
 
-def store_metrics(store: Store, known: Sequence[Version]) -> list[Metric]:
+def store_metrics(store: TraceStore, known: Sequence[Version]) -> list[Metric]:
     """Metrics of a store with these versions. Raises StoreFailed."""
     waiting = (
         select(traces.c.state, func.count()).where(traces.c.state.in_(_WAITING)).group_by(traces.c.state)
@@ -25,7 +25,7 @@ def store_metrics(store: Store, known: Sequence[Version]) -> list[Metric]:
     with store.reading() as connection:
         rows = connection.execute(waiting).all()
         updating = connection.scalar(select(func.count()).select_from(leases))
-    replies = {state.name.lower(): 0 for state in _WAITING} | {State(s).name.lower(): n for s, n in rows}
+    replies = {state.name.lower(): 0 for state in _WAITING} | {TraceState(s).name.lower(): n for s, n in rows}
     stages = Counter({stage.name.lower(): 0 for stage in Stage})
     stages.update(version.stage.name.lower() for version in known if version.number)
     last = max((version.at for version in known if version.number), default=0.0)

@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, insert, select, true, update
 
-from ajet_online.schema import State, facts, traces
+from ajet_online.schema import TraceState, facts, traces
 from ajet_online.settings import LARGEST
-from ajet_online.store import Store, within
+from ajet_online.store import TraceStore, within
 from ajet_online.versions import Versions
 
 NEWEST = 20_000
@@ -20,7 +20,7 @@ _MOST_ROWS = 200
 _BOUNDS = "rewards"
 
 
-def overview(store: Store) -> dict[str, Any]:
+def overview(store: TraceStore) -> dict[str, Any]:
     """Traces by state, and each version with its stage, its validation reward and its ratings."""
     status, versions = store.status(), Versions(store)
     serving = versions.serving()
@@ -46,7 +46,7 @@ def overview(store: Store) -> dict[str, Any]:
     }
 
 
-def tables(store: Store) -> dict[str, Sequence[Mapping[str, Any]]]:
+def tables(store: TraceStore) -> dict[str, Sequence[Mapping[str, Any]]]:
     """The versions of the weights, the served one before the newest ones, with what gate and rollback said of them; replies by
     state; and the newest replies by API key, by run, and by the reason for which they were discarded."""
     seen = overview(store)
@@ -66,7 +66,7 @@ def tables(store: Store) -> dict[str, Sequence[Mapping[str, Any]]]:
     ]
     versions.sort(key=lambda version: version["stage"] != "served")
     columns, newest = traces.c, f"of the newest {NEWEST:,} replies"
-    discarded = columns.state == State.DISCARDED
+    discarded = columns.state == TraceState.DISCARDED
     return {
         "Versions of the weights": versions,
         "Replies": [{"state": name, "replies": count} for name, count in seen["traces"].items()],
@@ -77,7 +77,7 @@ def tables(store: Store) -> dict[str, Sequence[Mapping[str, Any]]]:
 
 
 def _groups(
-    store: Store, name: str, column: ColumnElement[Any], where: ColumnElement[bool] | None = None
+    store: TraceStore, name: str, column: ColumnElement[Any], where: ColumnElement[bool] | None = None
 ) -> list[dict[str, Any]]:
     """The newest replies by the value of a column, the group with the latest reply first."""
     since = select(func.max(traces.c.number) - NEWEST).scalar_subquery()
@@ -102,7 +102,7 @@ def moment(at: float | None) -> str | None:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") if at else None
 
 
-def note_bounds(store: Store, bounds: tuple[float, float]) -> None:
+def note_bounds(store: TraceStore, bounds: tuple[float, float]) -> None:
     """Note the lowest and the highest reward that feedback may give from now on."""
     value = json.dumps(bounds)
     with store.writing() as connection:
@@ -110,7 +110,7 @@ def note_bounds(store: Store, bounds: tuple[float, float]) -> None:
             connection.execute(insert(facts).values(name=_BOUNDS, value=value))
 
 
-def bounds_of(store: Store) -> tuple[float, float]:
+def bounds_of(store: TraceStore) -> tuple[float, float]:
     """The bounds that were noted last; 0 and 1 if none were."""
     with store.reading() as connection:
         found = connection.scalar(select(facts.c.value).where(facts.c.name == _BOUNDS))

@@ -30,7 +30,7 @@ from ajet_online.keys import Keys
 from ajet_online.lifeline import hold_on
 from ajet_online.overview import note_bounds
 from ajet_online.settings import OnlineSettings, online_settings
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.switching import SwitchingEngine
 from ajet_online.trace import Message
 from ajet_online.versions import Versions
@@ -107,7 +107,7 @@ def explore(
     port = what.settings.port if port is None else port
     warn_of_network(host, say)
     with ExitStack() as stack:
-        store = Store.open(what.settings.store)
+        store = TraceStore.open(what.settings.store)
         stack.callback(store.close)
         versions = Versions(store)
         versions.begin(what.model)
@@ -165,7 +165,7 @@ def train(job_file: Path, *, store: str | None, updates: int | None, sets: Itera
         progress = stack.enter_context(make_progress())
         stack.enter_context(reporting_to(progress))
         job = prepare(layers).with_progress(_Rounds(progress))
-        opened = Store.open(settings.store)
+        opened = TraceStore.open(settings.store)
         stack.callback(opened.close)
         folder = Path(settings.folder)
         with writing(folder):

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Delete, delete, exists, func, select
 
 from ajet_online.schema import tools, traces
-from ajet_online.store import PAGE, Store
+from ajet_online.store import PAGE, TraceStore
 
 PAGES = 500
 """Pages of SQLite's file that are given back in one transaction."""
@@ -22,7 +22,7 @@ Told = Callable[[int, int], None]
 """Gets how much is done, and how much there is to do."""
 
 
-def prune(store: Store, before: float, told: Told = lambda done, total: None) -> int:
+def prune(store: TraceStore, before: float, told: Told = lambda done, total: None) -> int:
     """Delete conversations whose last trace was recorded before this time, unless a trainer has traces of them. Returns how many
     traces. At most `PAGE` are deleted in one transaction, between which others write."""
     old = (
@@ -55,7 +55,7 @@ def prune(store: Store, before: float, told: Told = lambda done, total: None) ->
     return deleted
 
 
-def give_back(store: Store, told: Told = lambda done, total: None) -> int:
+def give_back(store: TraceStore, told: Told = lambda done, total: None) -> int:
     """Give the free space of SQLite's file back to the disk, in small steps. Returns the bytes that stay free in it, for later traces:
     those of a file of an earlier version, see `compact`; or of PostgreSQL, whose autovacuum finds it, 0."""
     if not store.file:
@@ -73,7 +73,7 @@ def give_back(store: Store, told: Told = lambda done, total: None) -> int:
     return free * _pragma(store, "page_size")
 
 
-def compact(store: Store) -> None:
+def compact(store: TraceStore) -> None:
     """Rewrite the file of SQLite, which others cannot write meanwhile. From then on `give_back` suffices."""
     with store.alone() as connection:
         connection.exec_driver_sql(f"PRAGMA auto_vacuum = {INCREMENTAL}")
@@ -93,7 +93,7 @@ def _batches(rows: Sequence[Any]) -> Iterator[list[str]]:
     yield names
 
 
-def _repeated(store: Store, some: Delete) -> Iterator[int]:
+def _repeated(store: TraceStore, some: Delete) -> Iterator[int]:
     """Delete rows until none are left, each time in a transaction of its own; how many."""
     count = PAGE
     while count:
@@ -110,6 +110,6 @@ def _taking_turns() -> Iterator[None]:
     time.sleep(time.monotonic() - started)
 
 
-def _pragma(store: Store, name: str) -> int:
+def _pragma(store: TraceStore, name: str) -> int:
     with store.reading() as connection:
         return int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())

@@ -27,7 +27,7 @@ NEARLY_ALL = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class RewardLoss:
     """What the test has found."""
 
     to: int
@@ -41,7 +41,7 @@ def worse(
     settings: RollbackSettings,
     bounds: tuple[float, float],
     keys: Sequence[Sequence[str]] | None = None,
-) -> Loss | None:
+) -> RewardLoss | None:
     """Whether the last of these versions is worse than those before it; None if it is not, or not beyond noise.
 
     ``rewards`` are the ratings of the published versions in their order, version 0 first and the served one last, each in the
@@ -89,7 +89,7 @@ def worse(
         mean, other = (low + (high - low) * own.mean() for own in (served, others))
         what = "those before it" if len(places) > 1 else "one before it"
         losses.append(
-            Loss(
+            RewardLoss(
                 as_good[-1],
                 f"users rate it {mean:.3f} ({count} ratings), {what} {other:.3f} ({len(others)} ratings)",
             )

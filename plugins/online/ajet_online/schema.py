@@ -25,7 +25,7 @@ HEAD = "0004"
 """The last of the migrations, which together make these tables."""
 
 
-class State(IntEnum):
+class TraceState(IntEnum):
     """What has happened to a trace. It changes only within transactions."""
 
     RECORDED = 0
@@ -128,10 +128,10 @@ _offered = text("tools IS NOT NULL")
 Index("traces_tools", traces.c.tools, sqlite_where=_offered, postgresql_where=_offered)
 # Only few traces are in these states at a time, so these indexes stay small.
 for _name, _columns, _state in (
-    ("traces_rated", (traces.c.task_id, traces.c.run_id), State.RATED),
-    ("traces_ready", (traces.c.number,), State.READY),
-    ("traces_ready_tasks", (traces.c.task_id,), State.READY),
-    ("traces_leased", (traces.c.lease,), State.LEASED),
+    ("traces_rated", (traces.c.task_id, traces.c.run_id), TraceState.RATED),
+    ("traces_ready", (traces.c.number,), TraceState.READY),
+    ("traces_ready_tasks", (traces.c.task_id,), TraceState.READY),
+    ("traces_leased", (traces.c.lease,), TraceState.LEASED),
 ):
     _where = text(f"state = {_state:d}")
     Index(_name, *_columns, sqlite_where=_where, postgresql_where=_where)

@@ -26,8 +26,8 @@ from ajet_online.changes import changes, newest
 from ajet_online.database import is_store
 from ajet_online.overview import bounds_of, moment, tables
 from ajet_online.recall import restore
-from ajet_online.schema import State
-from ajet_online.store import Store
+from ajet_online.schema import TraceState
+from ajet_online.store import TraceStore
 from ajet_online.trace import Trace
 from ajet_online.versions import Versions
 
@@ -47,13 +47,13 @@ def open_source(where: str) -> StoreSource | None:
                 return None
         except (OSError, sqlite3.Error):
             return None
-    return StoreSource(Store.open(where, "write"))
+    return StoreSource(TraceStore.open(where, "write"))
 
 
 class StoreSource(EpisodeSource):
     """See `EpisodeSource`. ``step`` of an episode is the newest version that sampled its replies."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: TraceStore) -> None:
         self._store, self._versions = store, Versions(store)
         self.name = store.name
         self._guard = threading.Lock()
@@ -94,7 +94,7 @@ class StoreSource(EpisodeSource):
                 "time": moment(trace.rated_at or trace.at),
             }
             for trace in sorted(self._store.conversation(episode), key=lambda trace: trace.rated_at or 0.0)
-            if trace.state != State.RECORDED
+            if trace.state != TraceState.RECORDED
         ]
 
     def rate(self, episode: str, rating: float | None, comment: str, correction: str) -> None:
@@ -165,14 +165,14 @@ def _episode(name: str, own: Sequence[Trace]) -> Episode:
     record = EpisodeRecord()
     # Replies to plain text have no chat to go on from; here they are shown like the others.
     # `Trace.trained` says that a reply may be trained; here it says that it was.
-    shown = [replace(t, chat=t.chat or name, trained=t.state == State.TRAINED) for t in own]
+    shown = [replace(t, chat=t.chat or name, trained=t.state == TraceState.TRAINED) for t in own]
     restore(record, shown, 0, {})
     task = next((trace.task_id for trace in own if trace.task_id), name)
     said = own[-1].answer.get("content")
     episode = Episode(Plan(name, "", Task(task), 0, 0), 0, WorkflowOutput(response=said), record)
     rewards = [trace.reward for trace in own if trace.reward is not None]
     episode.reward = sum(rewards) / len(rewards) if rewards else None  # type: ignore[assignment]
-    counts = {"rated": len(rewards), "trained": sum(trace.state == State.TRAINED for trace in own)}
+    counts = {"rated": len(rewards), "trained": sum(trace.state == TraceState.TRAINED for trace in own)}
     episode.metrics = {"replies": len(own), **counts}
     episode.started, episode.seconds = own[0].at, own[-1].at - own[0].at
     return episode

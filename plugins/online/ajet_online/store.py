@@ -29,7 +29,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from ajet import ConfigError
 from ajet_online.database import READS, Access, guarded, open_database, shown
-from ajet_online.schema import State, facts, leases, tools, traces
+from ajet_online.schema import TraceState, facts, leases, tools, traces
 from ajet_online.settings import LARGEST
 from ajet_online.trace import Trace, from_row, hash_of, to_row, to_text, without_tokens
 
@@ -62,14 +62,14 @@ class Lease:
 class Status:
     """What the store contains."""
 
-    states: dict[State, int]
+    states: dict[TraceState, int]
     """How many traces are in each state."""
     ratings: dict[int, tuple[int, float]]
     """By weight version: how many of its traces are rated, and their mean reward."""
 
 
-class Store:
-    """Open it with `Store.open`; close it at the end. Its methods may be called from any thread. All raise StoreFailed if the
+class TraceStore:
+    """Open it with `TraceStore.open`; close it at the end. Its methods may be called from any thread. All raise StoreFailed if the
     database fails."""
 
     def __init__(self, engine: Any) -> None:
@@ -79,7 +79,7 @@ class Store:
         self._insert = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     @classmethod
-    def open(cls, where: str, access: Access = "create") -> Store:
+    def open(cls, where: str, access: Access = "create") -> TraceStore:
         """The store at a URL or path; see `open_database`. A new one is empty."""
         return cls(open_database(where, access))
 
@@ -148,7 +148,7 @@ class Store:
             raise ValueError("reward must be a finite number")
         unique = list(dict.fromkeys(ids))
         values = {
-            "state": State.RATED,
+            "state": TraceState.RATED,
             "reward": reward,
             "task_id": task_id,
             "run_id": run_id,
@@ -166,7 +166,7 @@ class Store:
         if there:  # unknown ids take no turn of those that write
             with self.writing() as connection:
                 for part in _parts(there):
-                    own = and_(traces.c.id.in_(part), traces.c.state == State.RECORDED)
+                    own = and_(traces.c.id.in_(part), traces.c.state == TraceState.RECORDED)
                     rating = update(traces).where(own).values(values)
                     new |= set(connection.scalars(rating.returning(traces.c.id)))
         return Rated(
@@ -185,12 +185,14 @@ class Store:
     ) -> int:
         """Let trainers take rated traces: all, or those of a task, of a run, rated until ``before``, or with a key. Returns how
         many."""
-        conditions = [traces.c.state == State.RATED, *_with_key(key)]
+        conditions = [traces.c.state == TraceState.RATED, *_with_key(key)]
         conditions += [traces.c.task_id == task_id] if task_id is not None else []
         conditions += [traces.c.run_id == run_id] if run_id is not None else []
         conditions += [traces.c.rated_at <= before] if before is not None else []
         with self.writing() as connection:
-            return connection.execute(update(traces).where(*conditions).values(state=State.READY)).rowcount
+            return connection.execute(
+                update(traces).where(*conditions).values(state=TraceState.READY)
+            ).rowcount
 
     def conversation(self, name: str) -> list[Trace]:
         """The traces of a conversation, in the order in which they were recorded."""
@@ -241,13 +243,13 @@ class Store:
 
     def ready(self, *, by_run: bool = False) -> int:
         """How many tasks have ready traces, or how many runs of tasks."""
-        return self._units([State.READY], by_run)
+        return self._units([TraceState.READY], by_run)
 
     def waiting(self, *, by_run: bool = False) -> int:
         """How many tasks, or runs of tasks, wait for a trainer, whether committed or not."""
-        return self._units([State.RATED, State.READY], by_run)
+        return self._units([TraceState.RATED, TraceState.READY], by_run)
 
-    def _units(self, states: Sequence[State], by_run: bool) -> int:
+    def _units(self, states: Sequence[TraceState], by_run: bool) -> int:
         unit = (traces.c.key, traces.c.task_id, *((traces.c.run_id,) if by_run else ()))
         # One query per state: each has an index of its own.
         parts = [select(*unit).where(traces.c.state == state).distinct() for state in states]
@@ -271,9 +273,9 @@ class Store:
             number = secrets.randbits(62)  # SQLite would count on from a deleted lease's number again
             connection.execute(insert(leases).values(id=number, trainer=trainer, expires=now + seconds))
             for part in _parts(chosen):
-                own = and_(traces.c.state == State.READY, traces.c.number.in_(part))
-                connection.execute(update(traces).where(own).values(state=State.LEASED, lease=number))
-            found = _read(connection, and_(traces.c.state == State.LEASED, traces.c.lease == number))
+                own = and_(traces.c.state == TraceState.READY, traces.c.number.in_(part))
+                connection.execute(update(traces).where(own).values(state=TraceState.LEASED, lease=number))
+            found = _read(connection, and_(traces.c.state == TraceState.LEASED, traces.c.lease == number))
         return Lease(number, found)
 
     def renew(self, lease: int, seconds: float) -> bool:
@@ -306,9 +308,9 @@ class Store:
         with self.writing() as connection:
             for part in _parts(list(ids)):
                 open_ones = and_(
-                    traces.c.id.in_(part), traces.c.state.not_in([State.TRAINED, State.DISCARDED])
+                    traces.c.id.in_(part), traces.c.state.not_in([TraceState.TRAINED, TraceState.DISCARDED])
                 )
-                values = {"state": State.DISCARDED, "lease": None, "reason": reason}
+                values = {"state": TraceState.DISCARDED, "lease": None, "reason": reason}
                 changed += connection.execute(update(traces).where(open_ones).values(values)).rowcount
         return changed
 
@@ -325,10 +327,10 @@ class Store:
                 func.sum(within(traces.c.reward, (-LARGEST, LARGEST))),
             )
             rows = connection.execute(select(*columns).group_by(traces.c.state, traces.c.version)).all()
-        states = dict.fromkeys(State, 0)
+        states = dict.fromkeys(TraceState, 0)
         sums: dict[int, tuple[int, float]] = {}
         for state, version, count, rated, reward in rows:
-            states[State(state)] += count
+            states[TraceState(state)] += count
             before = sums.get(version, (0, 0.0))
             sums[version] = before[0] + rated, before[1] + (reward or 0.0)
         return Status(states, {v: (n, total / n) for v, (n, total) in sorted(sums.items()) if n})
@@ -375,9 +377,9 @@ class Store:
 
 
 @contextmanager
-def opened(where: str, access: Access) -> Iterator[Store]:
+def opened(where: str, access: Access) -> Iterator[TraceStore]:
     """The store at a URL or path, open within the block. Raises ConfigError if there is none."""
-    store = Store.open(where, access)
+    store = TraceStore.open(where, access)
     try:
         yield store
     finally:
@@ -438,7 +440,7 @@ def _first_ready(connection: Connection, count: int, by_run: bool) -> list[int]:
         return (row.key, row.task_id, *((row.run_id,) if by_run else ()))
 
     while len(found) < count:
-        ready = select(*columns).where(traces.c.state == State.READY, traces.c.number > last)
+        ready = select(*columns).where(traces.c.state == TraceState.READY, traces.c.number > last)
         rows = connection.execute(ready.order_by(traces.c.number).limit(PAGE)).all()
         if not rows:
             break
@@ -447,7 +449,7 @@ def _first_ready(connection: Connection, count: int, by_run: bool) -> list[int]:
             found.setdefault(unit(row), []).append(row.number)
     chosen = list(found)[:count]
     later = select(*columns).where(
-        traces.c.state == State.READY,
+        traces.c.state == TraceState.READY,
         traces.c.number > last,
         traces.c.task_id.in_({task for _, task, *_ in chosen}),
     )
@@ -464,9 +466,9 @@ def _end_expired(connection: Connection, now: float) -> None:
 
 
 def _release(connection: Connection, numbers: Sequence[int]) -> int:
-    leased = and_(traces.c.state == State.LEASED, traces.c.lease.in_(numbers))
+    leased = and_(traces.c.state == TraceState.LEASED, traces.c.lease.in_(numbers))
     count: int = connection.execute(
-        update(traces).where(leased).values(state=State.READY, lease=None)
+        update(traces).where(leased).values(state=TraceState.READY, lease=None)
     ).rowcount
     connection.execute(delete(leases).where(leases.c.id.in_(numbers)))
     return count

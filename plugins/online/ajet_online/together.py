@@ -25,7 +25,7 @@ from ajet_online.lifeline import lifeline, start
 from ajet_online.processes import lay_defaults
 from ajet_online.schema import Stage
 from ajet_online.settings import online_settings
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.versions import Versions
 
 EVERY = 2.0
@@ -75,7 +75,7 @@ class Now:
         return " · ".join(parts)
 
 
-def look(store: Store, wanted: int, *, by_run: bool, needed: int = 0) -> Now:
+def look(store: TraceStore, wanted: int, *, by_run: bool, needed: int = 0) -> Now:
     """What the store says now. An update takes ``wanted`` tasks, or runs of tasks, and waits until the served version has
     ``needed`` ratings."""
     versions = Versions(store)
@@ -116,7 +116,7 @@ def together(job_file: Path, *, key: str | None, sets: Iterable[str], further: S
     algorithm, wanted = _algorithm(layers), layers.job().train.batch_size
     by_run, needed = not compares_runs(algorithm), ratings_needed(algorithm, settings)
     arguments = [str(job_file), *(part for text in sets for part in ("--set", text))]
-    store = Store.open(settings.store)
+    store = TraceStore.open(settings.store)
     failed = 0
     try:
         with (

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ajet.interfaces.engine import Float32, Int32
-from ajet_online.schema import State
+from ajet_online.schema import TraceState
 
 Message = Mapping[str, Any]
 INTEGERS, FLOATS = "<i4", "<f4"
@@ -53,7 +53,7 @@ class Trace:
     """The prompt's messages after the parent's reply. The last one has ``prefix: true`` if the reply continues it."""
     answer: Message
     tools: Sequence[Message] = ()
-    state: State = State.RECORDED
+    state: TraceState = TraceState.RECORDED
     task_id: str | None = None
     run_id: str | None = None
     reward: float | None = None
@@ -139,7 +139,7 @@ def from_row(row: Mapping[Any, Any]) -> Trace:
         messages=json.loads(row["messages"]),
         answer=json.loads(row["answer"]),
         tools=json.loads(row["tools_text"]) if row["tools_text"] else (),
-        state=State(row["state"]),
+        state=TraceState(row["state"]),
     )
 
 

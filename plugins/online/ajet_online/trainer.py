@@ -45,7 +45,7 @@ from ajet_online.episodes import (
 from ajet_online.gate import Measured, decide
 from ajet_online.schema import Stage
 from ajet_online.settings import OnlineSettings
-from ajet_online.store import Lease, Store
+from ajet_online.store import Lease, TraceStore
 from ajet_online.trace import Trace
 from ajet_online.versions import Version, Versions, distance
 
@@ -73,7 +73,7 @@ class OnlineTrainer:
     holds."""
 
     job: Job
-    store: Store
+    store: TraceStore
     settings: OnlineSettings
     run_dir: Path
     say: Callable[[str], None]

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Subquery, and_, delete, func, insert, select, update
 
 from ajet import ConfigError
-from ajet_online.schema import Stage, State, leases, traces, versions
+from ajet_online.schema import Stage, TraceState, leases, traces, versions
 from ajet_online.settings import LARGEST
-from ajet_online.store import Store, within
+from ajet_online.store import TraceStore, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Version:
 class Versions:
     """The versions in a store. Its methods may be called from any thread and raise StoreFailed if the database fails."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: TraceStore) -> None:
         self._store = store
 
     def begin(self, model: str) -> Version:
@@ -95,8 +95,8 @@ class Versions:
                 "at": time.time(),
             }
             connection.execute(insert(versions).values(values))
-            own = update(traces).where(traces.c.state == State.LEASED, traces.c.lease == lease)
-            connection.execute(own.values(state=State.TRAINED, step=number, lease=None))
+            own = update(traces).where(traces.c.state == TraceState.LEASED, traces.c.lease == lease)
+            connection.execute(own.values(state=TraceState.TRAINED, step=number, lease=None))
         return number
 
     def publish(self, number: int, reward: float | None, report: Mapping[str, Any]) -> bool:
@@ -116,8 +116,8 @@ class Versions:
                     else f"followed by version {serving.number}"
                 )
                 values |= {"stage": Stage.REJECTED, "reason": f"version {parent.number} was {why} meanwhile"}
-                own = update(traces).where(traces.c.state == State.TRAINED, traces.c.step == number)
-                connection.execute(own.values(state=State.READY, step=None))
+                own = update(traces).where(traces.c.state == TraceState.TRAINED, traces.c.step == number)
+                connection.execute(own.values(state=TraceState.READY, step=None))
             _decided(connection, candidate, values)
         return held
 

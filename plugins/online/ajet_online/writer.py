@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ajet import AjetError
 from ajet_online.database import StoreFailed
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.trace import Trace
 
 MOST = 500
@@ -21,7 +21,7 @@ _Kept = tuple[Sequence[Trace], asyncio.Future[None], asyncio.AbstractEventLoop]
 class Writer:
     """Writes traces to a store in a thread of its own."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: TraceStore) -> None:
         self._store = store
         self.transactions = 0
         self.seconds = 0.0

@@ -24,7 +24,7 @@ Texts = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class RanEpisode:
     """What remains of an episode."""
 
     ended: Ended
@@ -52,7 +52,7 @@ class Candidates:
         self._declared: dict[str, str] = {}
         self._runtime, self._recorder, self._repeats = runtime, recorder, repeats
         self._budget, self._spent = budget, spent
-        self._ran: dict[str, Ran] = {}
+        self._ran: dict[str, RanEpisode] = {}
         self._numbers: dict[str, int] = {}
         lines = live_lines(recorder.dir / JOURNAL) if resumed else []
         self._earlier = {line["id"]: line for line in lines if line["phase"] == PHASE}
@@ -63,7 +63,7 @@ class Candidates:
         given = self._runtime.job.prompts
         return {name: given.get(name, text) for name, text in sorted(self._declared.items())}
 
-    async def run(self, texts: Texts, tasks: Sequence[Task]) -> list[list[Ran]]:
+    async def run(self, texts: Texts, tasks: Sequence[Task]) -> list[list[RanEpisode]]:
         """The episodes of a candidate, for each task. Raises SearchEnded if the budget does not suffice, AjetError if the
         model or the judge cannot be used, or if the workflow declares its texts differently from episode to episode."""
         plans = self._plans(texts, tasks)
@@ -119,7 +119,7 @@ class Candidates:
                     f"prompt {name!r} has one default in episode {episode.id} and another one before. Pass what depends on the "
                     "task to the agent separately, so that ajet.prompt gets the same default in every episode."
                 )
-        self._ran[episode.plan.id] = Ran(Ended.of(episode), example(episode))
+        self._ran[episode.plan.id] = RanEpisode(Ended.of(episode), example(episode))
 
     def _plans(self, texts: Texts, tasks: Sequence[Task]) -> list[Plan]:
         """Seeds do not depend on the candidate, so that candidates are compared under equal conditions."""

@@ -18,7 +18,7 @@ from ajet.rollout.summary import totals
 from ajet.runs.callbacks import Listeners
 from ajet.runs.runtime import Runtime
 from ajet_prompts.budget import Budget, SearchEnded
-from ajet_prompts.candidates import Candidates, Ran, Texts
+from ajet_prompts.candidates import Candidates, RanEpisode, Texts
 from ajet_prompts.remembered import Remembered
 from ajet_prompts.search import Candidate, Search
 
@@ -106,7 +106,7 @@ class Running:
 
     # ---------------------------------------------------------------- in the thread of the search
 
-    def _evaluate(self, texts: Texts, tasks: Sequence[Task]) -> list[list[Ran]]:
+    def _evaluate(self, texts: Texts, tasks: Sequence[Task]) -> list[list[RanEpisode]]:
         return self._call(self._candidates.run(texts, tasks))
 
     def _reflect(self, prompt: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ajet import Task
 from ajet_prompts.budget import SearchEnded
-from ajet_prompts.candidates import Ran, Texts
+from ajet_prompts.candidates import RanEpisode, Texts
 
 log = logging.getLogger("ajet")
 _PERFECT = 1.0
@@ -40,7 +40,7 @@ class Search:
 
     train: Sequence[Task]
     validation: Sequence[Task]
-    evaluate: Callable[[Texts, Sequence[Task]], Sequence[Sequence[Ran]]]
+    evaluate: Callable[[Texts, Sequence[Task]], Sequence[Sequence[RanEpisode]]]
     """The episodes of a candidate, for each task."""
     reflect: Callable[[str], str]
     """The reply of the reflection model."""
@@ -53,7 +53,7 @@ class Search:
         """Search until something raises SearchEnded; returns why it did."""
         from gepa.api import optimize
 
-        calls = _Counted(self.reflect)
+        calls = _CountedModel(self.reflect)
         adapter: Any = _Adapter(self.evaluate)
         listener: Any = _Listener(self.found)  # it has one of the many methods
         try:
@@ -81,7 +81,7 @@ class _Adapter:
 
     propose_new_texts = None
 
-    def __init__(self, evaluate: Callable[[Texts, Sequence[Task]], Sequence[Sequence[Ran]]]) -> None:
+    def __init__(self, evaluate: Callable[[Texts, Sequence[Task]], Sequence[Sequence[RanEpisode]]]) -> None:
         self._evaluate = evaluate
 
     def evaluate(self, batch: list[Task], candidate: dict[str, str], capture_traces: bool = False) -> Any:
@@ -100,7 +100,7 @@ class _Adapter:
         return {name: examples for name in components_to_update}
 
 
-class _Counted:
+class _CountedModel:
     """The reflection model as GEPA calls it."""
 
     def __init__(self, reflect: Callable[[str], str]) -> None:
@@ -116,7 +116,7 @@ class _Counted:
 class _Idle:
     """Ends a search that proposes nothing any more."""
 
-    def __init__(self, reflection: _Counted) -> None:
+    def __init__(self, reflection: _CountedModel) -> None:
         self._reflection = reflection
         self._before, self._since = -1, 0
 

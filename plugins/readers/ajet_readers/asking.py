@@ -16,7 +16,7 @@ from ajet import AnswerStore, Endpoint, EndpointClient, EndpointUsage
 T = TypeVar("T")
 
 
-class Caller:
+class CachingEndpoint:
     """An open endpoint; a call whose answer is stored is not made again."""
 
     def __init__(self, client: EndpointClient) -> None:
@@ -47,10 +47,10 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(endpoint: Endpoint, journal: AnswerStore) -> AsyncIterator[Caller]:
+async def calling(endpoint: Endpoint, journal: AnswerStore) -> AsyncIterator[CachingEndpoint]:
     """Open an endpoint for a block."""
     async with endpoint.calling(journal) as client:
-        yield Caller(client)
+        yield CachingEndpoint(client)
 
 
 def finished(work: Coroutine[Any, Any, T]) -> T:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ajet import ConfigError, Task
-from ajet.reports.folder import Run
+from ajet.reports.folder import RecordedRun
 from ajet.rollout.episode import Episode
 from ajet.rollout.recorder import FEEDBACK
 from ajet.tracker.call import Exchange
@@ -54,7 +54,7 @@ def read_feedback(run_dir: Path) -> dict[str, Feedback]:
     return found
 
 
-def labelled_examples(run: Run, feedback: Mapping[str, Feedback]) -> Iterator[dict[str, Any]]:
+def labelled_examples(run: RecordedRun, feedback: Mapping[str, Feedback]) -> Iterator[dict[str, Any]]:
     """A response and its label for each rated episode, as `ajet judge learn` reads them: ``query``, ``answer`` (if the task has
     one), ``response`` and ``label``. A correction is a response with the best label."""
     best = best_rating(feedback)
@@ -67,7 +67,7 @@ def labelled_examples(run: Run, feedback: Mapping[str, Feedback]) -> Iterator[di
 
 
 def transcripts(
-    run: Run, feedback: Mapping[str, Feedback], least: float | None = None
+    run: RecordedRun, feedback: Mapping[str, Feedback], least: float | None = None
 ) -> Iterator[dict[str, Any]]:
     """The chats to learn, as `ajet sft` reads them: ``messages`` and ``tools``. These are the chats of corrected episodes, with the
     correction as the last answer, and of others whose rating is at least ``least``, by default the best one."""
@@ -89,7 +89,7 @@ def best_rating(feedback: Mapping[str, Feedback]) -> float | None:
     return max((said.rating for said in feedback.values() if said.rating is not None), default=None)
 
 
-def _of(run: Run, feedback: Mapping[str, Feedback]) -> Iterator[tuple[Episode, Feedback]]:
+def _of(run: RecordedRun, feedback: Mapping[str, Feedback]) -> Iterator[tuple[Episode, Feedback]]:
     for entry in run.entries:
         if said := feedback.get(entry.id):
             yield run.episode(entry), said

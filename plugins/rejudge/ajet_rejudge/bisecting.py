@@ -11,7 +11,7 @@ from typing import Any
 
 from ajet import AjetError, ConfigError, Job, Task
 from ajet.reports.credit import run_credit
-from ajet.reports.folder import Run
+from ajet.reports.folder import RecordedRun
 from ajet.rollout.checkpoints import checkpoints, step_of
 from ajet.rollout.episode import Plan
 from ajet.rollout.recorder import RunRecorder
@@ -174,7 +174,7 @@ class _Test:
         return Evaluated(self.step, self.shown, self.counted, self.sprt.ratio > 0, self.decided)
 
 
-def bisected(job: Job, run: Run, task: Task, rates: Rates, *, unjudged: bool) -> Bisection:
+def bisected(job: Job, run: RecordedRun, task: Task, rates: Rates, *, unjudged: bool) -> Bisection:
     """Bisect a run; the job has the judge of the case. Raises AjetError."""
     kept = {step_of(path): path for path in checkpoints(run.dir)}
     if not kept:
@@ -222,7 +222,7 @@ def _plan(job: Job, task: Task, step: int, number: int) -> Plan:
     return Plan(f"bisect@{step}/{task.id}/{number}", seed, task, number, 0)
 
 
-def _name_groups(found: Bisection, job: Job, run: Run, unjudged: bool) -> None:
+def _name_groups(found: Bisection, job: Job, run: RecordedRun, unjudged: bool) -> None:
     """The groups of the interval whose episodes rewarded the behaviour."""
     assert found.steps
     clean, shown = found.steps

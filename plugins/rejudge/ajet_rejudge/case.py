@@ -8,7 +8,7 @@ from typing import Any
 from ajet import ConfigError, EpisodeView, GroupJudge, Judge, JudgeOutput, Task, WorkflowOutput
 from ajet.api.jobs import AnyJudge
 from ajet.interfaces.helpers import nearest
-from ajet.reports.folder import Run
+from ajet.reports.folder import RecordedRun
 
 PASSES = 0.5
 """The reward from which an episode passes."""
@@ -69,7 +69,7 @@ def check_judge(judge: Judge) -> None:
         )
 
 
-def recorded_task(run: Run, name: str) -> Task | None:
+def recorded_task(run: RecordedRun, name: str) -> Task | None:
     """A task of a run with its id, or with a unique part of it, as the journal has it; None if the journal has only its id. Raises
     ConfigError."""
     ids = list(dict.fromkeys(entry.task for entry in run.entries))

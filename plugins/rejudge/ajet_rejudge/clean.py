@@ -17,7 +17,7 @@ import yaml
 from ajet import ConfigError
 from ajet.interfaces.helpers import write_whole
 from ajet.job.objects import OBJECT
-from ajet.reports.folder import Run
+from ajet.reports.folder import RecordedRun
 from ajet.rollout.batch_record import BATCHES, batch_file
 from ajet.rollout.checkpoints import CHECKPOINTS, checkpoints, step_of
 from ajet.rollout.image_folder import IMAGES
@@ -25,7 +25,7 @@ from ajet.rollout.recorder import JOURNAL, METRICS, live_lines
 from ajet.runs.run_dir import TOKENIZER
 from ajet.utils.files import writing
 from ajet_rejudge.judging import Judged
-from ajet_rejudge.recorded import Verdict
+from ajet_rejudge.recorded import JudgeVerdict
 
 PARENT = "parent.json"
 _FILES = ("settings.json", "versions.json", "tasks.json")
@@ -47,7 +47,9 @@ def last_clean(run_dir: Path, wrong: int) -> Path | None:
     return next((path for path in reversed(checkpoints(run_dir)) if step_of(path) < wrong), None)
 
 
-def begin(folder: Path, run: Run, judge: Mapping[str, Any], judged: Sequence[Judged], wrong: int) -> int:
+def begin(
+    folder: Path, run: RecordedRun, judge: Mapping[str, Any], judged: Sequence[Judged], wrong: int
+) -> int:
     """Write the folder; ``wrong`` is the step with the first wrong update. Returns the step after which training goes on. Raises
     AjetError."""
     checkpoint = last_clean(run.dir, wrong)
@@ -73,7 +75,7 @@ def begin(folder: Path, run: Run, judge: Mapping[str, Any], judged: Sequence[Jud
     return step
 
 
-def _episodes(run: Run, judged: Sequence[Judged], step: int) -> list[dict[str, Any]]:
+def _episodes(run: RecordedRun, judged: Sequence[Judged], step: int) -> list[dict[str, Any]]:
     """The lines of the episodes up to a step, as the weights have learned from them, and those of the next one that have a new
     verdict."""
     found = []
@@ -86,7 +88,7 @@ def _episodes(run: Run, judged: Sequence[Judged], step: int) -> list[dict[str, A
     return found
 
 
-def _rewritten(line: dict[str, Any], new: Verdict, feedback: str) -> dict[str, Any]:
+def _rewritten(line: dict[str, Any], new: JudgeVerdict, feedback: str) -> dict[str, Any]:
     """A line of the journal with a new verdict."""
     line = {name: value for name, value in line.items() if name not in ("call_rewards", "feedback")}
     verdict = {"reward": new.reward, "rewards": new.rewards, "is_success": new.is_success}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from ajet.learning.batch import Learnable, Learning, batch_of
 from ajet.learning.settings import TrainSettings
-from ajet.reports.credit import Credit
-from ajet.reports.folder import Run
+from ajet.reports.credit import RunCredit
+from ajet.reports.folder import RecordedRun
 from ajet.rollout.batch_record import trained_advantages
 from ajet_rejudge.judging import Judged
 
@@ -64,8 +64,8 @@ class StepCredit:
 class Crediting:
     """How the job of a run gives credit."""
 
-    run: Run
-    credit: Credit
+    run: RecordedRun
+    credit: RunCredit
     learning: Learning
     settings: TrainSettings
     seed: int
@@ -159,7 +159,7 @@ def _pushes(
 
 
 def crediting(
-    run: Run, credit: Credit, settings: TrainSettings, seed: int, adapters: Sequence[str]
+    run: RecordedRun, credit: RunCredit, settings: TrainSettings, seed: int, adapters: Sequence[str]
 ) -> Crediting | str:
     """How a run's job gives credit, or why that is not known."""
     algorithm = credit.algorithm

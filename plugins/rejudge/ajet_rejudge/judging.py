@@ -10,14 +10,14 @@ from ajet.capture.context import without_endpoints
 from ajet.capture.hook import Capture
 from ajet.capture.portal import Portal
 from ajet.capture.replies import Form, Replies
-from ajet.reports.folder import Entry, Run
+from ajet.reports.folder import Entry, RecordedRun
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.scheduler import Rollout
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board
 from ajet.tracker.record import EpisodeRecord
 from ajet.utils import asyncrun
-from ajet_rejudge.recorded import RecordedOutput, Verdict, has_output
+from ajet_rejudge.recorded import JudgeVerdict, RecordedOutput, has_output
 
 
 @dataclass(slots=True)
@@ -27,13 +27,13 @@ class Judged:
     entry: Entry
     episode: Episode
     """With the new verdict, or the failure of the new judge."""
-    recorded: Verdict | None
+    recorded: JudgeVerdict | None
     """None if the recorded judge gave none."""
     has_output: bool
     """Whether there was something to judge."""
     unknown: str = ""
     """Why the journal is not enough to judge it; empty if it is."""
-    new: Verdict | None = None
+    new: JudgeVerdict | None = None
     """None if the new judge gave none."""
 
     def without_record(self) -> Judged:
@@ -54,7 +54,7 @@ class Judged:
 class Judging:
     """A run, and the judge that judges its episodes anew."""
 
-    run: Run
+    run: RecordedRun
     judge: Judge
     settings: RolloutSettings
     unjudged: bool
@@ -78,7 +78,7 @@ def judged_steps(judging: Judging, done: Callable[[Sequence[Judged]], None]) -> 
         portal.close()
 
 
-def _by_step(run: Run) -> Mapping[tuple[str, int], Sequence[Entry]]:
+def _by_step(run: RecordedRun) -> Mapping[tuple[str, int], Sequence[Entry]]:
     """The episodes of a run by phase and step. Raises ConfigError if there are none."""
     found: dict[tuple[str, int], list[Entry]] = {}
     for entry in run.entries:
@@ -100,7 +100,7 @@ async def _steps(judging: Judging) -> AsyncIterator[Sequence[Judged]]:
 def _recorded(judging: Judging, entry: Entry) -> Judged:
     """An episode as it was before its judge was asked."""
     episode = judging.run.episode(entry)
-    found = Judged(entry, episode, Verdict.of(episode), has_output(episode))
+    found = Judged(entry, episode, JudgeVerdict.of(episode), has_output(episode))
     if found.has_output:
         task = episode.plan.task
         if not (task.query or task.messages or task.metadata):
@@ -149,7 +149,7 @@ async def _judge(judging: Judging, judge: Judge, step: Sequence[Judged]) -> None
             each.unknown = each.unknown or unknown.get(
                 each.episode.plan.group if together else each.entry.id, ""
             )
-            each.new = None if each.unknown else Verdict.of(each.episode)
+            each.new = None if each.unknown else JudgeVerdict.of(each.episode)
 
 
 def _named(fields: set[str]) -> str:

@@ -53,7 +53,7 @@ def _in_a_judge(caller: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JudgeVerdict:
     """What a judge said of an episode."""
 
     reward: float
@@ -62,7 +62,7 @@ class Verdict:
     is_success: bool | None
 
     @classmethod
-    def of(cls, episode: Episode) -> Verdict | None:
+    def of(cls, episode: Episode) -> JudgeVerdict | None:
         """That of an episode; None if it failed."""
         if episode.failure is not None:
             return None

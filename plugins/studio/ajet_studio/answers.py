@@ -15,7 +15,7 @@ from starlette.responses import Response
 from ajet_studio.lines import finite
 
 
-class Refused(Exception):
+class RefusedView(Exception):
     """An answer with an HTTP status and one line of text, for the page to show."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -23,14 +23,14 @@ class Refused(Exception):
         self.status = status
 
 
-def missing(text: str) -> Refused:
+def missing(text: str) -> RefusedView:
     """Status 404."""
-    return Refused(404, text)
+    return RefusedView(404, text)
 
 
-def wrong(text: str) -> Refused:
+def wrong(text: str) -> RefusedView:
     """Status 400."""
-    return Refused(400, text)
+    return RefusedView(400, text)
 
 
 def number(text: str | None, name: str, default: int | None = None) -> int | None:

@@ -24,7 +24,7 @@ from ajet.rollout.batch_record import BATCHES
 from ajet.rollout.image_folder import IMAGES
 from ajet.rollout.recorder import FEEDBACK, JOURNAL, METRICS
 from ajet.runs.run_dir import RUNNING, TOKENIZER
-from ajet_studio.answers import Refused, missing
+from ajet_studio.answers import RefusedView, missing
 from ajet_studio.feedback import FeedbackFile
 from ajet_studio.opened import JOB, OpenRun, Recent
 
@@ -101,7 +101,7 @@ class Library:
             if run not in self._told:
                 self._told.add(run)
                 print(f"{run} is not shown: {text}", file=sys.stderr)
-            raise Refused(403, text)
+            raise RefusedView(403, text)
         with self._guard:
             if run not in self._open:
                 feedback = self._mirror.source if self._mirror else FeedbackFile(path)
@@ -113,7 +113,7 @@ class Library:
         """The other runs that were opened before and so have an index; the newest names first."""
         found = []
         for id in self.ids():
-            with suppress(Refused):
+            with suppress(RefusedView):
                 other = self.run(id)
                 if other.id != run.id and other.index.file.exists():
                     found.append(other)

@@ -19,7 +19,7 @@ class _Tokens(msgspec.Struct, gc=False):
     trained: bool = False
 
 
-class _Call(msgspec.Struct, gc=False):
+class _CallOfLine(msgspec.Struct, gc=False):
     agent: str = ""
     target: str = ""
     tokens: _Tokens | None = None
@@ -48,7 +48,7 @@ class Line(msgspec.Struct, gc=False):
     seconds: float | None = None
     breaks: list[_Break] = []
     trees: dict[str, list[tuple[int, int, msgspec.Raw]]] = {}
-    calls: list[_Call] = []
+    calls: list[_CallOfLine] = []
     from_step: int = 0
     keep: list[str] = []
     ids: list[str] = []

@@ -18,15 +18,15 @@ from ajet.interfaces.base import by_type
 from ajet.interfaces.helpers import read_yaml
 from ajet.interfaces.source import EpisodeSource
 from ajet.plugins import load_plugins
-from ajet.reports.credit import Credit, run_credit
-from ajet.reports.folder import Entry, Run, episode_of
+from ajet.reports.credit import RunCredit, run_credit
+from ajet.reports.folder import Entry, RecordedRun, episode_of
 from ajet.reports.recording import record
 from ajet.reports.token_text import TokenText
 from ajet.reports.view import View
 from ajet.rollout.batch_record import batch_file, trained_advantages
 from ajet.rollout.recorder import JOURNAL, METRICS
 from ajet.runs.run_dir import TOKENIZER
-from ajet_studio.answers import Refused, missing
+from ajet_studio.answers import RefusedView, missing
 from ajet_studio.feedback import FeedbackFile
 from ajet_studio.index import Index
 from ajet_studio.lines import NotALine, parse_whole
@@ -109,13 +109,13 @@ class OpenRun:
             (self.dir, TOKENIZER, state), _TOKENIZER_GROWS * state[0], lambda: TokenText(self.dir)
         )
 
-    def credit(self) -> Credit:
+    def credit(self) -> RunCredit:
         """The algorithm and filters of the job, as far as installed plugins have them: code that a run folder names is
         never loaded."""
 
-        def read(path: Path) -> Credit:
+        def read(path: Path) -> RunCredit:
             job, own = _without_own_code(self.job()[0])
-            credit = run_credit(Run(self.dir, job, (), ()))
+            credit = run_credit(RecordedRun(self.dir, job, (), ()))
             return replace(credit, notes=(*credit.notes, *own))
 
         return self._kept(f"credit of {JOB}", read, JOB) or read(self.dir / JOB)
@@ -203,7 +203,7 @@ class OpenRun:
         """The journal's line of a row."""
         line: Mapping[str, Any] = parse_whole(self.index.line(row["offset"], row["length"]))
         if line["id"] != row["id"] and "\ufffd" not in row["id"] and "?" not in row["id"]:
-            raise Refused(409, f"{_place(row)}: the journal has changed; load the page again")
+            raise RefusedView(409, f"{_place(row)}: the journal has changed; load the page again")
         return line
 
 
@@ -216,9 +216,9 @@ def _refusing(row: Mapping[str, Any]) -> Iterator[None]:
     except OSError as error:
         raise missing(f"{place}: {error.strerror}; the run folder was deleted") from None
     except (NotALine, AjetError) as error:
-        raise Refused(422, f"{place}: {error}") from None
+        raise RefusedView(422, f"{place}: {error}") from None
     except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
-        raise Refused(
+        raise RefusedView(
             422,
             f"{place}: not an episode of this version's journal ({type(error).__name__}: {error}). "
             "Read it with the version in versions.json.",

@@ -23,7 +23,7 @@ from ajet import AjetError
 from ajet.chat.messages import REF
 from ajet.rollout.image_folder import image_file
 from ajet_studio import feedback, live, view_episodes, view_runs, view_search, view_tokens
-from ajet_studio.answers import Refused, error, json_answer, number, wrong
+from ajet_studio.answers import RefusedView, error, json_answer, number, wrong
 from ajet_studio.library import Library
 from ajet_studio.opened import OpenRun
 from ajet_studio.security import App, Guarded
@@ -148,7 +148,7 @@ def _answer(view: Callable[[Request], dict[str, Any] | Response], request: Reque
     try:
         found = view(request)
         return found if isinstance(found, Response) else json_answer(found)
-    except Refused as refused:
+    except RefusedView as refused:
         return error(refused.status, str(refused))
     except FileNotFoundError as missing:
         return error(404, f"{missing.filename}: no such file; the run folder was deleted or moved")
@@ -171,7 +171,7 @@ def _live(library: Library, ending: asyncio.Event) -> Callable[[Request], Any]:
             run = await run_in_threadpool(library.run, request.query_params.get("run", "."))
             # Also without `seen` it is taken before the answer begins: what grows from now on is an event.
             seen = request.query_params.get("seen", "") or await run_in_threadpool(live.state, run)
-        except Refused as refused:
+        except RefusedView as refused:
             return error(refused.status, str(refused))
         return StreamingResponse(live.changes(run, seen, ending), media_type="text/event-stream")
 

@@ -18,7 +18,7 @@ from ajet.rollout.recorder import JOURNAL
 from ajet.runs.run_state import state_of
 from ajet.utils.keys import leaves
 from ajet_studio import live
-from ajet_studio.answers import Refused, missing, thinned
+from ajet_studio.answers import RefusedView, missing, thinned
 from ajet_studio.explanations import explain_counter, explain_metric
 from ajet_studio.index import faults, torn
 from ajet_studio.library import Library
@@ -43,7 +43,7 @@ def runs(library: Library) -> dict[str, Any]:
     for id in library.ids():
         try:
             rows.append(run_row(library.run(id)))
-        except Refused:  # deleted a moment ago
+        except RefusedView:  # deleted a moment ago
             continue
     return {"folder": library.name, "runs": rows}
 

@@ -14,7 +14,7 @@ from ajet import AjetError, Backbone, ConfigError, Engine, EnginePlugin, Plugin,
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, RunResult
 from ajet.interfaces.base import Seconds
 from ajet_tinker.saved import SAVED_FILE, Saved, saved_in
-from ajet_tinker.service import Service
+from ajet_tinker.service import TinkerService
 
 if TYPE_CHECKING:
     from ajet import Job
@@ -63,7 +63,7 @@ class AtTinker(Plugin):
         return model
 
     def load_tokenizer(
-        self, model: str, seed: int, saved: Saved | None, service: Service | None
+        self, model: str, seed: int, saved: Saved | None, service: TinkerService | None
     ) -> tuple[Any, str]:
         """A model's tokenizer and the name of its architecture: from its folder, or else from where Tinker's client finds
         it. Raises AjetError."""
@@ -79,7 +79,7 @@ class AtTinker(Plugin):
                 return tokenizer, saved.model_type if saved else AutoConfig.from_pretrained(
                     folder, trust_remote_code=False
                 ).model_type
-            asked = service or Service(self.base_url, self.timeout)
+            asked = service or TinkerService(self.base_url, self.timeout)
             tokenizer = asked.sampler(base_model=self.named(model, saved)).get_tokenizer()
             return tokenizer, AutoConfig.from_pretrained(
                 tokenizer.name_or_path, trust_remote_code=False
@@ -157,7 +157,7 @@ class Tinker(AtTinker, Backbone):
         base_model = self.named(model, saved)
         if saved is not None and "rank" in self.model_fields_set and self.rank != saved.rank:
             raise ConfigError("backbone.tinker.rank", f"{model} has rank {saved.rank}; remove the key.")
-        service = Service(self.base_url, self.timeout)
+        service = TinkerService(self.base_url, self.timeout)
         try:
             tokenizer, model_type = self.load_tokenizer(model, seed, saved, service)
             create = (
@@ -212,7 +212,7 @@ class TinkerEnginePlugin(AtTinker, EnginePlugin):
 
         saved = saved_in(model)
         base_model = self.named(model, saved)
-        service = Service(self.base_url, self.timeout)
+        service = TinkerService(self.base_url, self.timeout)
         opened = (
             partial(service.sampler, path=saved.sampler)
             if saved

@@ -38,7 +38,7 @@ def length(sample: Sample) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedTokens(LossTokens):
+class DatumTokens(LossTokens):
     """The N trained tokens of some samples, concatenated sample by sample. All tensors are [N]."""
 
     weights: torch.Tensor

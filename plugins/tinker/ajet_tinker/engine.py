@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ajet.interfaces.engine import Float32, GenerateRequest, Generation, GenerationDelta, Int32, room_for
-from ajet_tinker.service import Service, ServiceFailed
+from ajet_tinker.service import TinkerFailed, TinkerService
 
 if TYPE_CHECKING:
     from tinker import SamplingClient
@@ -28,7 +28,7 @@ class TinkerEngine:
 
     def __init__(
         self,
-        service: Service,
+        service: TinkerService,
         tokenizer: Any,
         model_type: str,
         context_length: int,
@@ -76,7 +76,7 @@ class TinkerEngine:
         [sequence] = reply.sequences
         ids, logprobs = sequence.tokens_np, sequence.logprobs_np
         if ids is None or logprobs is None:
-            raise ServiceFailed("Tinker: a sampled reply came without its logprobs.")
+            raise TinkerFailed("Tinker: a sampled reply came without its logprobs.")
         end = self._end(ids.tolist(), sampling.stop)
         return Generation(
             ids[:end].astype(np.int32),

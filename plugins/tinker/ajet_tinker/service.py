@@ -25,7 +25,7 @@ CLOSE_SECONDS = 10.0
 """Maximum time for telling the service that the session has ended; it also notices by itself."""
 
 
-class ServiceFailed(AjetError):
+class TinkerFailed(AjetError):
     """Tinker did not do what it was asked to. With ``refused``, the request is the reason, so asking again is in vain."""
 
     def __init__(self, text: str, *, refused: bool = False) -> None:
@@ -33,7 +33,7 @@ class ServiceFailed(AjetError):
         self.refused = refused
 
 
-class Service:
+class TinkerService:
     """A session at Tinker, which begins with its first use. ``timeout`` is the maximum number of seconds for one answer,
     including the time that the request waits in the service's queue."""
 
@@ -70,7 +70,7 @@ class Service:
             )
         found = lengths[base_model]
         if found is None:
-            raise ServiceFailed(f"Tinker does not say how long a context {base_model!r} takes.")
+            raise TinkerFailed(f"Tinker does not say how long a context {base_model!r} takes.")
         return found
 
     def _check_address(self) -> None:
@@ -84,7 +84,7 @@ class Service:
         try:
             httpx.get(f"{address}/api/v1/healthz", timeout=min(CONNECT_SECONDS, self.timeout))
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise ServiceFailed(
+            raise TinkerFailed(
                 f"Tinker: no service answers at {address} ({_line(error)}). Check backbone.tinker.base_url or TINKER_BASE_URL."
             ) from error
 
@@ -213,24 +213,24 @@ class Service:
 
         self._failed = self._failed or not isinstance(error, CancelledError)
         if isinstance(error, CancelledError):
-            raise ServiceFailed(f"Tinker: {what} was given up, because the run ends.") from error
+            raise TinkerFailed(f"Tinker: {what} was given up, because the run ends.") from error
         if isinstance(error, TimeoutError):
-            raise ServiceFailed(
+            raise TinkerFailed(
                 f"Tinker: {what} got no answer within {seconds:g} seconds (backbone.tinker.timeout)."
             ) from error
         if isinstance(error, tinker.RequestFailedError):
             refused = error.category == tinker.types.RequestErrorCategory.User
             reason = str(error).partition(" for self.request_id=")[0].removeprefix("Request failed: ")
-            raise ServiceFailed(f"Tinker: {what} failed: {_line(reason)}.", refused=refused) from error
+            raise TinkerFailed(f"Tinker: {what} failed: {_line(reason)}.", refused=refused) from error
         if isinstance(error, tinker.AuthenticationError):
             raise ConfigError(
                 f"Tinker: the service does not accept the key in {API_KEY} ({_line(error)})."
             ) from error
         if isinstance(error, tinker.APIStatusError):
             refused = 400 <= error.status_code < 500
-            raise ServiceFailed(f"Tinker: {what} failed: {_line(error)}.", refused=refused) from error
+            raise TinkerFailed(f"Tinker: {what} failed: {_line(error)}.", refused=refused) from error
         if isinstance(error, tinker.TinkerError | ValueError):
-            raise ServiceFailed(f"Tinker: {what} failed: {_line(error)}.") from error
+            raise TinkerFailed(f"Tinker: {what} failed: {_line(error)}.") from error
         raise error
 
 

@@ -16,10 +16,10 @@ import torch
 from ajet.interfaces.backbone import Batch, CheckpointDamaged, Metrics, Sample
 from ajet.interfaces.engine import Float32
 from ajet.job.models import generation_config
-from ajet_tinker.datums import TrainedTokens, datum, length
+from ajet_tinker.datums import DatumTokens, datum, length
 from ajet_tinker.engine import TinkerEngine
 from ajet_tinker.saved import Saved
-from ajet_tinker.service import Service, ServiceFailed
+from ajet_tinker.service import TinkerFailed, TinkerService
 
 if TYPE_CHECKING:
     from tinker import SamplingClient, TrainingClient
@@ -30,7 +30,7 @@ BETAS = (0.9, 0.999)
 
 
 @dataclass(slots=True)
-class _Sums:
+class _UpdateSums:
     """Sums over the mini-batches of an update."""
 
     loss: float = 0.0
@@ -74,7 +74,7 @@ class TinkerTrainer:
 
     def __init__(
         self,
-        service: Service,
+        service: TinkerService,
         tokenizer: Any,
         *,
         base_model: str,
@@ -110,7 +110,7 @@ class TinkerTrainer:
         if the loss needs it, ``reference_kl``. Raises FloatingPointError for a non-finite loss, before the step, and
         ServiceFailed; after either, training continues only from a checkpoint.
         """
-        sums = _Sums()
+        sums = _UpdateSums()
         samples = self._prepared(batch)
         for number, indices in enumerate(batch.mini_batches, 1):
             chosen = [samples[i] for i in indices]
@@ -132,9 +132,9 @@ class TinkerTrainer:
             metrics["reference_kl"] = sums.reference_kl / max(sums.trained, 1)
         return metrics
 
-    def _step(self, samples: Sequence[Sample], batch: Batch, sums: _Sums, title: str) -> None:
+    def _step(self, samples: Sequence[Sample], batch: Batch, sums: _UpdateSums, title: str) -> None:
         def loss(data: object, logprobs: list[torch.Tensor]) -> tuple[torch.Tensor, dict[str, float]]:
-            tokens = TrainedTokens.of(samples, logprobs, batch.needs)
+            tokens = DatumTokens.of(samples, logprobs, batch.needs)
             total = (tokens.weights * batch.loss(torch, tokens)).sum()
             if not torch.isfinite(total):
                 raise FloatingPointError(f"the loss is {total.item()} in {title}; no step was taken")
@@ -230,7 +230,7 @@ class TinkerTrainer:
         try:
             client = self.service.restore(saved.state, optimizer=True)
             sampler = self.service.sampler(path=saved.sampler)
-        except ServiceFailed as error:
+        except TinkerFailed as error:
             if not error.refused:
                 raise
             raise CheckpointDamaged(f"{path}: {error}") from error
@@ -255,7 +255,7 @@ def _whole(sample: Sample, targets: np.ndarray) -> Float32:
     return found
 
 
-def _largest_difference(tokens: TrainedTokens) -> float:
+def _largest_difference(tokens: DatumTokens) -> float:
     difference = (tokens.new.detach() - tokens.old).abs()
     sampled = difference[~torch.isnan(tokens.old)]
     return float(sampled.max()) if len(sampled) else 0.0

@@ -16,7 +16,7 @@ from ajet.foreign.versions import platform_defaults
 from ajet.interfaces.helpers import nearest
 from ajet.learning.objective import objective
 from ajet.utils.keys import leaves, under
-from ajet_trinity.batches import Layout
+from ajet_trinity.batches import RowLayout
 from ajet_trinity.settings import ALLOWED, FIXED, OPTIMIZER, REMOTE, put
 from ajet_trinity.spool import Spool
 
@@ -53,7 +53,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Aligned:
+class AlignedKeys:
     """Keys of the job (``ours``), the keys of Trinity that they set, and their values."""
 
     ours: tuple[str, ...]
@@ -87,16 +87,16 @@ def needs_before(job: Job) -> bool:
     return "before" in objective(job.algorithm, job.config.train).needs and not is_fresh(job)
 
 
-def layout_of(job: Job, settings: TrinitySettings) -> Layout:
+def layout_of(job: Job, settings: TrinitySettings) -> RowLayout:
     """How the rows of the job's mini-batches are cut into chunks."""
     train = job.config.train
     tasks = -(-train.batch_size // min(train.mini_batches, train.batch_size))
-    return Layout.of(tasks * job.config.rollout.group_size, settings.ranks)
+    return RowLayout.of(tasks * job.config.rollout.group_size, settings.ranks)
 
 
 TABLE = (
-    Aligned(("model",), ("model.model_path",), lambda job, settings, place: (place.model,)),
-    Aligned(
+    AlignedKeys(("model",), ("model.model_path",), lambda job, settings, place: (place.model,)),
+    AlignedKeys(
         ("rollout.context_length",),
         ("model.max_model_len", "trainer.max_token_len_per_gpu"),
         lambda job, settings, place: (
@@ -104,25 +104,25 @@ TABLE = (
         ),
         "the model's context where the job sets none; workers compute rows of up to so many tokens together",
     ),
-    Aligned(
+    AlignedKeys(
         ("rollout.sampling.temperature",),
         ("model.temperature",),
         lambda job, settings, place: (job.config.rollout.sampling.temperature,),
         "of all logprobs; an agent that samples at another temperature is an error",
     ),
-    Aligned(
+    AlignedKeys(
         ("rollout.group_size",),
         ("algorithm.repeat_times",),
         lambda job, settings, place: (job.config.rollout.group_size,),
         "for Trinity's records",
     ),
-    Aligned(
+    AlignedKeys(
         ("train.batch_size", "train.mini_batches"),
         ("buffer.batch_size", "buffer.train_batch_size"),
         lambda job, settings, place: (job.config.train.batch_size, layout_of(job, settings).size),
         "Trinity's train_batch_size are the rows of a chunk; a mini-batch has as many chunks as its timelines need",
     ),
-    Aligned(
+    AlignedKeys(
         ("train.algorithm", "train.kl", "train.correction", "train.correction_cap"),
         ("algorithm.algorithm_type", "algorithm.policy_loss_fn", "algorithm.policy_loss_fn_args"),
         lambda job, settings, place: (
@@ -132,13 +132,13 @@ TABLE = (
         ),
         "advantages and loss are AgentJet's; Trinity computes the logprobs and gradients",
     ),
-    Aligned(
+    AlignedKeys(
         ("train.epochs",),
         ("algorithm.bypass_old_logprobs",),
         lambda job, settings, place: (not needs_before(job),),
         "mini-batches are sent once an epoch; with several of them, corrections need logprobs before the update",
     ),
-    Aligned(
+    AlignedKeys(
         ("train.entropy",),
         ("algorithm.entropy_loss_fn", "algorithm.entropy_loss_fn_args"),
         lambda job, settings, place: (
@@ -150,13 +150,13 @@ TABLE = (
             else ("none", None)
         ),
     ),
-    Aligned(
+    AlignedKeys(
         ("train.learning_rate", "train.weight_decay"),
         ("algorithm.optimizer.lr", "algorithm.optimizer.weight_decay"),
         lambda job, settings, place: (job.config.train.learning_rate, job.config.train.weight_decay),
         "AgentJet's AdamW takes the rate of each step from its rows",
     ),
-    Aligned(
+    AlignedKeys(
         ("train.adam_epsilon", "train.max_grad_norm"),
         (f"{OPTIMIZER}.override_optimizer_config",),
         lambda job, settings, place: (
@@ -168,13 +168,13 @@ TABLE = (
         ),
         "of AgentJet's AdamW, which clips",
     ),
-    Aligned(
+    AlignedKeys(
         ("backbone",),
         ("cluster.node_num", "cluster.gpu_per_node"),
         lambda job, settings, place: (settings.nodes, settings.gpus),
         "backbone.trinity.nodes and backbone.trinity.gpus",
     ),
-    Aligned(
+    AlignedKeys(
         ("run.dir",),
         (
             "checkpoint_root_dir",

@@ -68,14 +68,14 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """How Trinity distributes rows: ``size`` of them in a chunk, a multiple of ``ranks``, the number of data-parallel workers."""
 
     size: int
     ranks: int
 
     @classmethod
-    def of(cls, episodes: int, ranks: int) -> Layout:
+    def of(cls, episodes: int, ranks: int) -> RowLayout:
         """A layout for mini-batches of about so many episodes."""
         return cls(max(-(-episodes // ranks), 1) * ranks, ranks)
 
@@ -108,7 +108,7 @@ def padding() -> Row:
     )
 
 
-def rows_of(batch: Batch, layout: Layout, temperature: float) -> Rows:
+def rows_of(batch: Batch, layout: RowLayout, temperature: float) -> Rows:
     """The rows of a batch. Samples without credit are left out (if `Batch.zero_costs_nothing`), and mini-batches of only such
     samples. Raises AjetError for a token that was sampled at another temperature, because Trinity computes the logprobs of all
     rows at one."""

@@ -23,7 +23,7 @@ from ajet.interfaces.engine import (
 from ajet.job.layers import job_layers
 from ajet.job.objects import given_reader
 from ajet.job.prepare import prepare
-from ajet.learning.batch import Selection
+from ajet.learning.batch import TokenSelection
 from ajet.learning.rollouts import plan_group
 from ajet.rollout.episode import Episode
 from ajet.runs.runtime import Runtime, open_runtime, training_policy
@@ -82,7 +82,7 @@ class Agent:
         if episode.failure is not None:
             return ()
         settings = self.job.config.train
-        selection = Selection(self.job.filters, settings.max_timelines, str(self.job.config.run.seed))
+        selection = TokenSelection(self.job.filters, settings.max_timelines, str(self.job.config.run.seed))
         return selection.choose(episode)[0]
 
 

@@ -54,7 +54,7 @@ class LearnerFailed(AjetError):
         self.machine = machine
 
 
-class Learner:
+class TrinityLearner:
     """Trinity with a configuration, in a spool's folder. ``environment`` is added to that of this process, and ``patience`` are
     the maximum seconds to wait for anything."""
 

@@ -98,7 +98,7 @@ class Trinity(TrinitySettings):
     ) -> TrinityTrainer:
         from ajet_trinity import alignment
         from ajet_trinity.engine import Sampler
-        from ajet_trinity.learner import Learner
+        from ajet_trinity.learner import TrinityLearner
         from ajet_trinity.trainer import TrinityTrainer
 
         place = alignment.Place(
@@ -107,7 +107,7 @@ class Trinity(TrinitySettings):
         # All that counts of earlier learners is in checkpoints.
         shutil.rmtree(run_dir / alignment.FOLDER, ignore_errors=True)
         place.spool.create()
-        learner = Learner(
+        learner = TrinityLearner(
             place.spool, alignment.compose(job, self, place), self._learner_environment(), self.patience
         )
         return TrinityTrainer(

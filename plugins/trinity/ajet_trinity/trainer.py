@@ -15,9 +15,9 @@ from ajet import AjetError
 from ajet.interfaces.backbone import Batch, CheckpointDamaged, Metrics, Need
 from ajet.job.models import generation_config
 from ajet_trinity import weights
-from ajet_trinity.batches import Layout, Rows, rows_of, write_rows
+from ajet_trinity.batches import RowLayout, Rows, rows_of, write_rows
 from ajet_trinity.engine import Sampler
-from ajet_trinity.learner import Learner, LearnerFailed
+from ajet_trinity.learner import LearnerFailed, TrinityLearner
 from ajet_trinity.spool import link, measured
 
 if TYPE_CHECKING:
@@ -77,16 +77,16 @@ class _Taken:
 
 
 class TrinityTrainer:
-    """`ajet.interfaces.backbone.Trainer` over a `Learner`. ``model`` is the folder of the first weights, ``temperature`` that at
+    """`ajet.interfaces.backbone.Trainer` over a `TrinityLearner`. ``model`` is the folder of the first weights, ``temperature`` that at
     which all trained tokens are sampled."""
 
     def __init__(
         self,
-        learner: Learner,
+        learner: TrinityLearner,
         sampler: Sampler,
         *,
         model: Path,
-        layout: Layout,
+        layout: RowLayout,
         temperature: float,
     ) -> None:
         self.engine = sampler

@@ -58,7 +58,7 @@ def compose(job: Job, settings: VerlSettings, paths: RunPaths) -> DictConfig:
 
 def compose_with_lengths(
     job: Job, settings: VerlSettings, paths: RunPaths
-) -> tuple[DictConfig, list[lengths.Length]]:
+) -> tuple[DictConfig, list[lengths.DerivedLength]]:
     """`compose`, and the lengths that it has derived or checked."""
     from omegaconf import OmegaConf, open_dict
 

@@ -293,7 +293,7 @@ ONLY_WITH_GPUS = frozenset({"vllm"})
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ClusterNode:
     """A node of the cluster, by its name for the user."""
 
     name: str
@@ -352,13 +352,13 @@ def refuse(lines: list[str], progress: Progress) -> None:
         raise ConfigError(f"backbone verl: {lines[0]}")
 
 
-def node_of(described: Mapping[str, Any]) -> Node:
+def node_of(described: Mapping[str, Any]) -> ClusterNode:
     """A node as `ray.nodes` describes it."""
     host, address = described["NodeManagerHostname"], described["NodeManagerAddress"]
-    return Node(f"{host} ({address})", described["Resources"].get("GPU", 0) > 0)
+    return ClusterNode(f"{host} ({address})", described["Resources"].get("GPU", 0) > 0)
 
 
-def problems(node: Node, facts: Facts, own: Facts, run_dir: Path) -> Iterator[str]:
+def problems(node: ClusterNode, facts: Facts, own: Facts, run_dir: Path) -> Iterator[str]:
     """What keeps a node from running the job, one line each."""
     if facts.content != own.content:
         yield (
@@ -415,7 +415,7 @@ def inspection() -> Callable[[str, tuple[tuple[str, ...], ...]], dict[str, Any]]
     return inspect
 
 
-def _answer(ray: Any, answer: Any, node: Node, run_dir: Path) -> Facts:
+def _answer(ray: Any, answer: Any, node: ClusterNode, run_dir: Path) -> Facts:
     try:
         return Facts(**ray.get(answer, timeout=0.1))
     except ray.exceptions.RayTaskError as error:

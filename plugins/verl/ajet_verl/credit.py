@@ -1,7 +1,7 @@
 """Credit in verl's trainer: computes the credit of verl's batch as the local backbone does, and writes it into the rows.
 
     _balance_batch   rows -> episodes -> `batch_of`: advantages and weights; arranges rows so that mini-batches stay whole
-    _update_actor    takes as many optimizer steps as the job says, with the job's objective (`RowLoss`)
+    _update_actor    takes as many optimizer steps as the job says, with the job's objective (`WorkerLoss`)
 
 Rows without advantage are not computed, as on the local backbone.
 """
@@ -34,7 +34,7 @@ from ajet_verl.alignment import router_replay
 from ajet_verl.layout import PADDING, TREE, choice, lay_out
 from ajet_verl.lengths import at_once
 from ajet_verl.lora import ADAPTER, of
-from ajet_verl.loss import VERSION, RowLoss
+from ajet_verl.loss import VERSION, WorkerLoss
 from ajet_verl.recorder import Pulse, read_spec, recorder_of
 from ajet_verl.rows import READ, TOKENS, key, learnables, padding, read
 from ajet_verl.settings import VerlSettings
@@ -69,9 +69,9 @@ class Credit:
         return objective(self.job.algorithm, self.job.config.train)
 
     @property
-    def loss(self) -> RowLoss:
+    def loss(self) -> WorkerLoss:
         """The loss function of the workers."""
-        return RowLoss(self.objective, fresh=not self.scores_before, pulse=self.pulse)
+        return WorkerLoss(self.objective, fresh=not self.scores_before, pulse=self.pulse)
 
     @cached_property
     def pulse(self) -> Pulse:

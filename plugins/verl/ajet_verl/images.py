@@ -23,7 +23,7 @@ TOWERS = ("qwen2_vl", "qwen2_5_vl")
 """Types of models whose vision tower verl calls for micro-batches without images, too, as if it returned only a tensor."""
 
 
-class Seen(NamedTuple):
+class RowImages(NamedTuple):
     """What verl's workers get of a row of T tokens."""
 
     token_ids: list[int]
@@ -62,7 +62,7 @@ def unexpanded(vision: Vision, ids: Sequence[int], images: Iterable[Image]) -> t
     return found, order
 
 
-def seen(vision: Vision, ids: Sequence[int], images: Iterable[Image]) -> Seen:
+def seen(vision: Vision, ids: Sequence[int], images: Iterable[Image]) -> RowImages:
     """A row's ids and images for the workers. Raises AjetError as `unexpanded`."""
     _, order = unexpanded(vision, ids, images)
     arrays = [vision.see(image).inputs for image in order]
@@ -82,7 +82,7 @@ def seen(vision: Vision, ids: Sequence[int], images: Iterable[Image]) -> Seen:
         video_grid_thw=None,
         mm_token_type_ids=(tokens == vision.placeholder).long(),
     )
-    return Seen(plain, torch.cat([torch.arange(len(plain))[None], places[:, 0]]), inputs)
+    return RowImages(plain, torch.cat([torch.arange(len(plain))[None], places[:, 0]]), inputs)
 
 
 class VisionTower:

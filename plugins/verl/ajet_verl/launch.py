@@ -81,7 +81,7 @@ def _launch_in(
     with cluster(config, address, settings.environment) as ray:
         wait_for_gpus(ray, config, job, joined=bool(address))
         check_nodes(ray, run_dir, job.progress)
-        run = _Run(ray, job, settings, paths, run_dir)
+        run = _VerlRun(ray, job, settings, paths, run_dir)
         with run.listeners.run(run.done if job.resume else None):
             try:
                 try:
@@ -98,7 +98,7 @@ def _launch_in(
             return result
 
 
-class _Run:
+class _VerlRun:
     """One run of verl on a cluster, in the process of `ajet run`."""
 
     def __init__(self, ray: Any, job: Job, settings: VerlSettings, paths: RunPaths, run_dir: Path) -> None:

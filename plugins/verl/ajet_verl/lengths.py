@@ -47,7 +47,7 @@ class Architecture:
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
+class DerivedLength:
     """A derived or checked length."""
 
     name: str
@@ -140,7 +140,7 @@ def at_once(config: DictConfig, longest: int) -> int | None:
 
 def derived(
     config: DictConfig, job: JobConfig, explicit: Collection[str], model: Architecture | None
-) -> list[Length]:
+) -> list[DerivedLength]:
     """The lengths of a composed configuration. Those with a key are to be set in it; ``explicit`` keys of verl are kept.
     Without ``model`` only explicit lengths are known. Raises ConfigError if one is longer than the model's or the context."""
     context = _context(config, explicit, model, job.rollout.context_length)
@@ -161,9 +161,11 @@ def derived(
         why = (
             "rollout.sampling.max_tokens" if asked else "the context: rollout.sampling.max_tokens is not set"
         )
-        found.append(Length("answer", asked or context.value, why, ANSWER))
+        found.append(DerivedLength("answer", asked or context.value, why, ANSWER))
     if _given(config, explicit, PROMPT_KEYS) is None:
-        found.append(Length("prompt", max(context.value - 1, 1), "the context, less one token", PROMPT))
+        found.append(
+            DerivedLength("prompt", max(context.value - 1, 1), "the context, less one token", PROMPT)
+        )
     if config.actor_rollout_ref.actor.use_dynamic_bsz and MICRO_BATCH not in explicit:
         found.append(_micro_batch(config, context.value))
     return found
@@ -171,16 +173,16 @@ def derived(
 
 def _context(
     config: DictConfig, explicit: Collection[str], model: Architecture | None, asked: int | None
-) -> Length | None:
+) -> DerivedLength | None:
     prompt, answer = _given(config, explicit, PROMPT_KEYS), _given(config, explicit, ANSWER_KEYS)
     if CONTEXT in explicit and (given := config.actor_rollout_ref.rollout.max_model_len):
-        context = Length("context", int(given), f"backbone.verl.{CONTEXT}")
+        context = DerivedLength("context", int(given), f"backbone.verl.{CONTEXT}")
     elif prompt is not None and answer is not None:
-        context = Length("context", prompt + answer, f"backbone.verl: {PROMPT} + {ANSWER}", CONTEXT)
+        context = DerivedLength("context", prompt + answer, f"backbone.verl: {PROMPT} + {ANSWER}", CONTEXT)
     elif asked is not None:
-        context = Length("context", asked, "rollout.context_length", CONTEXT)
+        context = DerivedLength("context", asked, "rollout.context_length", CONTEXT)
     elif model is not None:
-        return Length("context", model.context, "the model's max_position_embeddings", CONTEXT)
+        return DerivedLength("context", model.context, "the model's max_position_embeddings", CONTEXT)
     else:
         return None
     if model is not None and context.value > model.context:
@@ -198,7 +200,7 @@ def _given(config: DictConfig, explicit: Collection[str], names: Sequence[str]) 
     return next((int(OmegaConf.select(config, name)) for name in names if name in explicit), None)
 
 
-def _micro_batch(config: DictConfig, context: int) -> Length:
+def _micro_batch(config: DictConfig, context: int) -> DerivedLength:
     """A rank's tokens at once: verl's default, or more where a row of a whole context needs it."""
     actor = config.actor_rollout_ref.actor
     ranks = sharing(config, config.model_engine)
@@ -206,20 +208,22 @@ def _micro_batch(config: DictConfig, context: int) -> Length:
         ranks = min(ranks, sharing(config, config.model_engine, REF))
     usual, needed = int(actor.ppo_max_token_len_per_gpu), math.ceil(context / ranks)
     if needed <= usual:
-        return Length("micro-batch", usual, "verl's default; a row of a whole context fits", MICRO_BATCH)
+        return DerivedLength(
+            "micro-batch", usual, "verl's default; a row of a whole context fits", MICRO_BATCH
+        )
     shared = f", shared by {ranks} ranks" if ranks > 1 else ""
-    return Length("micro-batch", needed, f"one row of a whole context{shared}", MICRO_BATCH)
+    return DerivedLength("micro-batch", needed, f"one row of a whole context{shared}", MICRO_BATCH)
 
 
-def check_rows(config: DictConfig, settings: VerlSettings) -> Length | None:
+def check_rows(config: DictConfig, settings: VerlSettings) -> DerivedLength | None:
     """The longest row. Raises ConfigError if the context allows longer ones, unless ``long_rows`` says to drop them."""
     limit, context = row_limit(config), config.actor_rollout_ref.rollout.max_model_len
     if context is None or limit == math.inf:
         return None
     if limit >= context:
-        return Length("row", context, f"the context; verl's workers compute up to {limit:.0f}")
+        return DerivedLength("row", context, f"the context; verl's workers compute up to {limit:.0f}")
     if settings.long_rows == "drop":
-        return Length(
+        return DerivedLength(
             "row", int(limit), "longer ones are dropped and counted (backbone.verl.long_rows: drop)"
         )
     keys = ENGINES[settings.engine]
@@ -231,7 +235,7 @@ def check_rows(config: DictConfig, settings: VerlSettings) -> Length | None:
     )
 
 
-def check_cache(config: DictConfig, model: Architecture | None, memory: int | None) -> Length | None:
+def check_cache(config: DictConfig, model: Architecture | None, memory: int | None) -> DerivedLength | None:
     """The cache of one whole context, in MiB on each GPU. Raises ConfigError if vLLM's share of ``memory`` (bytes of a GPU)
     cannot hold it, even without the weights."""
     rollout = config.actor_rollout_ref.rollout
@@ -252,4 +256,4 @@ def check_cache(config: DictConfig, model: Architecture | None, memory: int | No
     if share is not None:
         weights = BFLOAT16 * model.parameters / rollout.tensor_model_parallel_size / stages
         held = f"vLLM has {share / GIB:.1f} GiB there, of which the weights take {weights / GIB:.1f}"
-    return Length("cache, MiB", size // 2**20, f"one context on each GPU; {held}")
+    return DerivedLength("cache, MiB", size // 2**20, f"one context on each GPU; {held}")

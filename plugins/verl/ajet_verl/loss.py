@@ -18,7 +18,7 @@ VERSION = "weight_version"
 
 
 @dataclass(frozen=True, slots=True)
-class RowLoss:
+class WorkerLoss:
     """The loss function of verl's workers, given by `set_loss_fn`. ``fresh`` means that the update is a single optimizer
     step, so the logprobs of its pass are also the ones before the update."""
 

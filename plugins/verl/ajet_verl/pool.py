@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ajet import AjetError
 from ajet.rollout.deadline import DeadlinePassed, within
-from ajet_verl.runner import ALIVE_SECONDS, Runner, Unit, UnitEnded
+from ajet_verl.runner import ALIVE_SECONDS, Unit, UnitEnded, UnitRunner
 
 MAX_LOST = 2
 """After this many runners have died during a unit, the unit counts as the cause and fails."""
@@ -308,7 +308,7 @@ class Pool:
     def _start(self, place: int, node: str) -> _RunnerHandle:
         where = NodeAffinitySchedulingStrategy(node, soft=True)
         actor = (
-            ray.remote(Runner)
+            ray.remote(UnitRunner)
             .options(num_cpus=0, max_concurrency=100_000, scheduling_strategy=where)
             .remote(self._config, self._client)
         )

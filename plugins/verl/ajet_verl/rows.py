@@ -1,6 +1,6 @@
 """What AgentJet writes into verl's TransferQueue: timelines as rows, read back for credit, and the status of each group.
 
-A row has the tensors that verl's workers read, and a `Row` with what credit needs to know. So credit needs only the
+A row has the tensors that verl's workers read, and a `VerlRow` with what credit needs to know. So credit needs only the
 queue, even after the queue was restored from a checkpoint, and of the queue no tensors, unless rows become trees.
 
 verl waits for a group until its status is ``finished`` or ``failure``, and then takes all rows that the queue has of it. So
@@ -43,7 +43,7 @@ Status = Literal["running", "finished", "failure"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class VerlRow:
     """What a row contains besides its tensors."""
 
     episode: Learnable
@@ -81,7 +81,7 @@ def group_rows(
         check(member, temperature)
         for number, line in enumerate(member.lines):
             keys.append(key(uid, member.member, number))
-            row = Row(replace(member, lines=()), number, line.spans, rowless)
+            row = VerlRow(replace(member, lines=()), number, line.spans, rowless)
             fields.append(to_fields(line, row, uid, vision))
             tags.append(to_tag(line) | ({INPUTS: True} if vision else {}))
     return GroupRows(keys, fields, tags)
@@ -104,7 +104,7 @@ def check(member: Learnable, temperature: float) -> None:
         )
 
 
-def to_fields(line: Timeline, row: Row, uid: str, vision: Vision | None = None) -> Fields:
+def to_fields(line: Timeline, row: VerlRow, uid: str, vision: Vision | None = None) -> Fields:
     """The fields of a timeline of T tokens: P before the first trained one, and the other R = T - P.
 
     int64: ``prompts`` [P], ``responses`` [R], ``input_ids`` and ``position_ids`` [T], ``response_mask`` and ``loss_mask``
@@ -113,7 +113,7 @@ def to_fields(line: Timeline, row: Row, uid: str, vision: Vision | None = None) 
     span, from 1. int16 [T, layers, k]: ``routed_experts``, if the timeline has them.
 
     With ``vision``, as verl's agent loop gives them: ``position_ids`` are [4, T], tokens of images have the id of the model's
-    placeholder, and ``multi_modal_inputs`` are the arrays of the row's images (see `ajet_verl.images.Seen`).
+    placeholder, and ``multi_modal_inputs`` are the arrays of the row's images (see `ajet_verl.images.RowImages`).
     """
     first = int(line.mask.argmax())
     mask = line.mask[first:]
@@ -171,7 +171,7 @@ def padding(token: int, like: Mapping[str, Any]) -> tuple[Fields, dict[str, Any]
     ids = np.full(2, token, np.int32)
     routed = np.zeros((2, *like[ROUTED]), np.int16) if ROUTED in like else None
     line = Timeline(ids, np.array([False, True]), np.zeros(2, np.float32), np.zeros(2, np.int32), (), routed)
-    fields = to_fields(line, Row(nothing, 0, ()), "")
+    fields = to_fields(line, VerlRow(nothing, 0, ()), "")
     for name in ("response_mask", "loss_mask"):
         fields[name] = torch.zeros_like(fields[name])
     tag = {**to_tag(line), "is_padding": True}
@@ -181,10 +181,10 @@ def padding(token: int, like: Mapping[str, Any]) -> tuple[Fields, dict[str, Any]
     return {**fields, "num_turns": 0}, tag
 
 
-def read(fields: Mapping[str, Any]) -> tuple[Row, Timeline]:
+def read(fields: Mapping[str, Any]) -> tuple[VerlRow, Timeline]:
     """The row and what credit needs of its timeline, from the fields that `to_fields` made: mask and spans, and the token ids if
     the fields include `TOKENS`; otherwise these are 0. Logprobs are NaN and versions -1."""
-    row: Row = from_text(fields["row"])
+    row: VerlRow = from_text(fields["row"])
     length = row.spans[-1].end  # a timeline ends with a call
     mask = np.zeros(length, np.bool_)
     for span in row.spans:
@@ -199,7 +199,7 @@ def read(fields: Mapping[str, Any]) -> tuple[Row, Timeline]:
     return row, line
 
 
-def learnables(rows: Sequence[tuple[Row, Timeline]]) -> list[Learnable]:
+def learnables(rows: Sequence[tuple[VerlRow, Timeline]]) -> list[Learnable]:
     """The episodes of all groups of these rows, with their timelines, sorted by group and member."""
     lines: dict[str, list[tuple[int, Timeline]]] = {}
     episodes: dict[str, Learnable] = {}

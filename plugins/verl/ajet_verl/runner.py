@@ -23,12 +23,12 @@ import transfer_queue as tq
 from ajet import AjetError, Job, WorkflowOutput
 from ajet.capture.sampling import SamplingPolicy
 from ajet.interfaces.progress import Silent
-from ajet.learning.batch import Learnable, Selection
+from ajet.learning.batch import Learnable, TokenSelection
 from ajet.learning.rollouts import why_nothing
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.failures import Failure, FailureKind
 from ajet.rollout.journal import JournalLine
-from ajet.rollout.scheduler import Runner as AttemptRunner
+from ajet.rollout.scheduler import AttemptRunner as AttemptRunner
 from ajet.rollout.summary import Ended
 from ajet.rollout.watchdog import Board, watching
 from ajet.runs.runtime import Runtime, open_runtime
@@ -186,7 +186,7 @@ class Units:
         """What can be learned from a group. Timelines that are too long for verl's workers are dropped and
         counted, which `ajet_verl.lengths.check_rows` allows only with ``long_rows: drop``."""
         job, limit = self.job, self._row_limit
-        select = Selection(job.filters, job.config.train.max_timelines, str(job.config.run.seed))
+        select = TokenSelection(job.filters, job.config.train.max_timelines, str(job.config.run.seed))
         members = []
         for episode in episodes:
             member = select.learnable(episode)
@@ -258,7 +258,7 @@ async def _report(board: Board, pulse: Pulse) -> None:
             pulse.beat()
 
 
-class Runner:
+class UnitRunner:
     """A Ray actor, created by `ajet_verl.pool`. Runs many units at once. Call `open` first."""
 
     def __init__(self, config: Any, client: Any) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ajet import ConfigError, find_recipe
 from ajet.estimate.devices import ASLEEP, USABLE
-from ajet.estimate.layout import JobSizes, Layout, Phase
+from ajet.estimate.layout import JobSizes, Layout, StepPhase
 from ajet.estimate.memory import BFLOAT16, FLOAT32, Training
 from ajet.utils.keys import leaves
 from ajet_verl.keys import ACTOR, ROLLOUT
@@ -230,7 +230,7 @@ def layout(sizes: JobSizes, settings: VerlSettings, gpus: Gpus) -> Layout:
     return Layout(
         gpus=gpus.count,
         phases=(
-            Phase(
+            StepPhase(
                 "vLLM",
                 {
                     "weights": sampled // parallel,
@@ -239,12 +239,12 @@ def layout(sizes: JobSizes, settings: VerlSettings, gpus: Gpus) -> Layout:
                 },
                 share,
             ),
-            Phase(
+            StepPhase(
                 "sampling",
                 {**_lasting(weights, training.moments, gpus.count, given), "vLLM": share},
                 gpus.device.usable,
             ),
-            Phase(
+            StepPhase(
                 "training",
                 {
                     **_lasting(weights, training.moments, gpus.count, {}),

@@ -18,9 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ajet.estimate.devices import DEVICES
-from ajet.estimate.layout import JobSizes, Layout, Phase
+from ajet.estimate.layout import JobSizes, Layout, StepPhase
 from ajet.estimate.memory import BFLOAT16, FLOAT32, Training
-from ajet.estimate.shape import Shape, read_shape, shape_of_config
+from ajet.estimate.shape import ModelShape, read_shape, shape_of_config
 from ajet_advice.speed import Range, sampling_rate, speed
 from ajet_local.backbone import PASS_SECONDS
 
@@ -47,7 +47,7 @@ class Rate:
     estimated: Range
 
 
-def _qwen(hidden: int, layers: int, heads: int, inner: int, vocabulary: int = 151936) -> Shape:
+def _qwen(hidden: int, layers: int, heads: int, inner: int, vocabulary: int = 151936) -> ModelShape:
     """A model of the first Qwen series. Its config.json states twice ``inner``, and it has biases as Qwen2 does."""
     config = {
         "model_type": "qwen2",
@@ -71,7 +71,7 @@ LLAMA = read_shape("meta-llama/Llama-3.1-8B")
 
 
 def adapters(
-    shape: Shape, rank: int, modules: tuple[str, ...] = EVERY, *, quantized: bool = False
+    shape: ModelShape, rank: int, modules: tuple[str, ...] = EVERY, *, quantized: bool = False
 ) -> Training:
     """The training of an adapter with gradient checkpointing."""
     size = shape.adapter_parameters(rank, modules)
@@ -139,7 +139,7 @@ MEMORY = [
 """Published peaks of fine-tuning, as docs/plan.md lists them."""
 
 
-def _workload(shape: Shape, prompt: int, answer: int, *, adapted: bool = False) -> JobSizes:
+def _workload(shape: ModelShape, prompt: int, answer: int, *, adapted: bool = False) -> JobSizes:
     return JobSizes(
         shape=shape,
         adapters={"policy": shape.adapter_parameters(64)} if adapted else {},
@@ -155,7 +155,7 @@ def _workload(shape: Shape, prompt: int, answer: int, *, adapted: bool = False) 
 def _layout(pass_seconds: tuple[float, float] = (0.0, 0.0)) -> Layout:
     return Layout(
         gpus=1,
-        phases=(Phase("all", {}, 1),),
+        phases=(StepPhase("all", {}, 1),),
         running=1,
         cache=8 << 30,
         batch=1,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ajet.estimate.devices import DEVICES, Gpus, named, parse_gpus
-from ajet.estimate.layout import JobSizes, Layout, Phase
+from ajet.estimate.layout import JobSizes, Layout, StepPhase
 from ajet.estimate.memory import QUANTIZED
 from ajet.estimate.shape import read_shape
 from ajet.types import ConfigError
@@ -35,7 +35,7 @@ def sizes(shape=LLAMA, **more) -> JobSizes:
 def layout(**more) -> Layout:
     given = dict(
         gpus=1,
-        phases=(Phase("all", {}, 1),),
+        phases=(StepPhase("all", {}, 1),),
         running=64,
         cache=40 << 30,
         batch=256,

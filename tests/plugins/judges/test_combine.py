@@ -18,7 +18,7 @@ from ajet.job.parts import JobParts, build_plugin
 from ajet.rollout.episode import Plan
 from ajet.testing import ScriptedEngine
 from ajet_judges import Combine, Contains, Environment, Exact
-from ajet_judges.combine import Part
+from ajet_judges.combine import CombinedJudge
 from tests.patience import PATIENCE
 
 TASK = Task("t", "q", metadata={"answer": "5", "word": "so"})
@@ -61,14 +61,16 @@ def judged(judge: Judge, response: Any) -> JudgeOutput:
 
 def test_sums_that_differ_only_by_how_floats_are_added_are_one_reward() -> None:
     weights = {"a": 0.1, "b": 0.2, "c": 0.3}
-    judge = Combine(parts={k: Part(judge=Contains(answer=k), weight=w) for k, w in weights.items()})
+    judge = Combine(parts={k: CombinedJudge(judge=Contains(answer=k), weight=w) for k, w in weights.items()})
     task, view = Task("t", metadata={"a": "x", "b": "y", "c": "z"}), EpisodeView("e", "t", 0, 0)
     got = [asyncio.run(judge.judge(task, WorkflowOutput(response=r), view)).reward for r in ("x y", "z", "")]
     assert got == [0.3, 0.3, 0.0]
 
 
 def test_the_reward_is_the_weighted_sum_and_each_part_is_told() -> None:
-    judge = Combine(parts={"right": Part(judge=Contains()), "length": Part(judge=Length(), weight=-0.5)})
+    judge = Combine(
+        parts={"right": CombinedJudge(judge=Contains()), "length": CombinedJudge(judge=Length(), weight=-0.5)}
+    )
     verdict = judged(judge, "it is 5")
     assert verdict.reward == pytest.approx(1.0 - 0.35)
     assert verdict.is_success is True, "every part that says so agrees"
@@ -88,28 +90,32 @@ class Roles(Judge):
 
 def test_rewards_by_name_are_summed_by_name() -> None:
     parts = {
-        "length": Part(judge=Length()),
-        "roles": Part(judge=Roles(), weight=2.0),
-        "more": Part(judge=Roles(each=10.0), weight=0.1),
-        "right": Part(judge=Exact(), weight=3.0),
+        "length": CombinedJudge(judge=Length()),
+        "roles": CombinedJudge(judge=Roles(), weight=2.0),
+        "more": CombinedJudge(judge=Roles(each=10.0), weight=0.1),
+        "right": CombinedJudge(judge=Exact(), weight=3.0),
     }
     verdict = judged(Combine(parts=parts), "solver critic")
     assert verdict.reward == pytest.approx(1.3 + 2 * 0.5 + 0.1 * 0.5)
     assert verdict.rewards == pytest.approx(
         {"solver": 1.3 + 2 * 1.0 + 0.1 * 10.0, "critic": 1.3 + 2 * 2.0 + 0.1 * 11.0}
     )
-    assert judged(Combine(parts={"length": Part(judge=Length())}), "solver").rewards == {}
+    assert judged(Combine(parts={"length": CombinedJudge(judge=Length())}), "solver").rewards == {}
 
 
 def test_a_closed_gate_closes_the_rewards_of_all_names() -> None:
-    parts = {"roles": Part(judge=Roles()), "right": Part(judge=Exact(), gate=1.0)}
+    parts = {"roles": CombinedJudge(judge=Roles()), "right": CombinedJudge(judge=Exact(), gate=1.0)}
     assert judged(Combine(parts=parts), "solver critic").rewards == {}
 
 
 def test_a_closed_gate_ends_it_and_what_comes_after_is_not_asked() -> None:
     length = Length()
     judge = Combine(
-        parts={"right": Part(judge=Exact(), gate=1.0, weight=0), "length": Part(judge=length)}, closed=-1.0
+        parts={
+            "right": CombinedJudge(judge=Exact(), gate=1.0, weight=0),
+            "length": CombinedJudge(judge=length),
+        },
+        closed=-1.0,
     )
     assert judged(judge, "55555") == JudgeOutput(-1.0, False, {"right": 0.0})
     assert length.asked == []
@@ -118,7 +124,7 @@ def test_a_closed_gate_ends_it_and_what_comes_after_is_not_asked() -> None:
 
 def test_a_parts_exception_is_the_judges() -> None:
     with pytest.raises(LookupError, match="no such length"):
-        judged(Combine(parts={"length": Part(judge=Length())}), "boom")
+        judged(Combine(parts={"length": CombinedJudge(judge=Length())}), "boom")
 
 
 def test_a_reward_that_is_not_finite_names_its_part() -> None:
@@ -127,7 +133,7 @@ def test_a_reward_that_is_not_finite_names_its_part() -> None:
             return JudgeOutput(float("nan"))
 
     with pytest.raises(ValueError, match="length: the reward is nan"):
-        judged(Combine(parts={"length": Part(judge=Nan())}), "5")
+        judged(Combine(parts={"length": CombinedJudge(judge=Nan())}), "5")
 
 
 def test_a_list_of_parts_is_refused_with_the_form_that_names_them() -> None:
@@ -139,7 +145,7 @@ def test_parts_are_open_while_it_is() -> None:
     length = Length()
 
     async def run() -> None:
-        async with Combine(parts={"length": Part(judge=length)}).open() as live:
+        async with Combine(parts={"length": CombinedJudge(judge=length)}).open() as live:
             assert length.opened == ["open"] and not isinstance(live, GroupJudge)
             await live.judge(TASK, WorkflowOutput(response="a"), EpisodeView("e", "t", 0, 0))
 
@@ -157,9 +163,9 @@ def views(*responses: str | None) -> list[EpisodeView]:
 def test_with_a_judge_of_groups_it_judges_groups() -> None:
     judge = Combine(
         parts={
-            "length": Part(judge=Length()),
-            "right": Part(judge=Contains(), gate=1.0, weight=0),
-            "rank": Part(judge=Rank()),
+            "length": CombinedJudge(judge=Length()),
+            "right": CombinedJudge(judge=Contains(), gate=1.0, weight=0),
+            "rank": CombinedJudge(judge=Rank()),
         }
     )
 
@@ -185,7 +191,9 @@ def test_a_judge_of_episodes_is_asked_about_all_members_at_once() -> None:
             return JudgeOutput(1.0)
 
     async def verdicts() -> Any:
-        judge = Combine(parts={"rank": Part(judge=Rank()), "together": Part(judge=Together())})
+        judge = Combine(
+            parts={"rank": CombinedJudge(judge=Rank()), "together": CombinedJudge(judge=Together())}
+        )
         views = [EpisodeView(str(i), "t", i, 0, output=WorkflowOutput(response=str(i))) for i in range(3)]
         async with asyncio.timeout(PATIENCE), judge.open() as live:
             assert isinstance(live, GroupJudge)
@@ -204,7 +212,9 @@ def test_it_runs_over_whole_groups_in_a_real_rollout(bench: Any, tokenizer: Any)
             raise KeyError(said)
         return said
 
-    judge = Combine(parts={"length": Part(judge=Length(), weight=0), "rank": Part(judge=Rank())})
+    judge = Combine(
+        parts={"length": CombinedJudge(judge=Length(), weight=0), "rank": CombinedJudge(judge=Rank())}
+    )
     made = bench(ScriptedEngine(tokenizer, lambda request, prompt: request.key[0].rsplit("/", 1)[1]))
 
     plans = [Plan(f"{g}/t{g}/{m}", f"{g}/{m}", Task(f"t{g}", "q"), m, g) for g in range(2) for m in range(4)]

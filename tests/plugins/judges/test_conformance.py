@@ -16,7 +16,7 @@ from ajet.plugins import load_plugins
 from ajet.testing import judges as checks
 from ajet.testing.judges import JUDGE_CHECKS, JudgeSubject
 from ajet_judges import plugin
-from ajet_judges.combine import Part
+from ajet_judges.combine import CombinedJudge
 from ajet_judges.sandbox import Limits
 from tests.tiers import thinned
 
@@ -72,7 +72,10 @@ def make(tmp_path: Path) -> Iterator[Callable[[str], tuple[Judge, dict[str, Any]
             ),
             "combine": (
                 judges.Combine(
-                    parts={"right": Part(judge=judges.Contains()), "form": Part(judge=judges.Exact())}
+                    parts={
+                        "right": CombinedJudge(judge=judges.Contains()),
+                        "form": CombinedJudge(judge=judges.Exact()),
+                    }
                 ),
                 {},
             ),
@@ -123,7 +126,11 @@ def test_the_judge(check_judge: Any, make: Any, name: str) -> None:
 
 def test_a_combination_with_a_judge_of_groups(check_judge: Any, make: Any) -> None:
     listwise, _ = make("listwise")
-    check_judge(judges.Combine(parts={"rank": Part(judge=listwise), "right": Part(judge=judges.Contains())}))
+    check_judge(
+        judges.Combine(
+            parts={"rank": CombinedJudge(judge=listwise), "right": CombinedJudge(judge=judges.Contains())}
+        )
+    )
 
 
 # ------------------------------------------------------------------ the checks themselves

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ajet.cli import run_program
-from ajet.plugins import Installed, load_plugins
+from ajet.plugins import InstalledPlugin, load_plugins
 from ajet_judges import Exact
 from ajet_judges.rubric import read_rubric
 from tests.pages import files, page
@@ -114,7 +114,7 @@ def test_every_judge_of_the_plugin_is_on_the_page_and_every_job_names_a_judge() 
 def test_another_judge_that_is_installed_here_need_not_be_on_the_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    foreign = Installed("judge", "of_somebody_else", Exact, "somebodys-judges", "1.0")
+    foreign = InstalledPlugin("judge", "of_somebody_else", Exact, "somebodys-judges", "1.0")
     monkeypatch.setitem(load_plugins().classes, ("judge", "of_somebody_else"), foreign)
     assert not_on_the_page() == []
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from ajet.types import AjetError, GenerateRequest, Sampling  # noqa: E402
 from ajet_local.completion import StopStrings  # noqa: E402
 from ajet_local.modeling import with_cache  # noqa: E402
-from ajet_local.sampling import Sampler, sample  # noqa: E402
+from ajet_local.sampling import RequestSampler, sample  # noqa: E402
 
 
 def request(ids, **sampling):
@@ -45,7 +45,7 @@ def test_recorded_logprobs_are_those_of_scoring_at_the_temperature(running, prom
 
 @pytest.mark.parametrize("size", [1, 2, 125, 128, 1000, 151_936])
 def test_logits_that_are_not_numbers_are_told_by_the_logprob_at_any_size_of_vocabulary(size: int) -> None:
-    (drawn,) = sample(torch.full((1, size), torch.nan), [Sampler(Sampling(seed=0))])
+    (drawn,) = sample(torch.full((1, size), torch.nan), [RequestSampler(Sampling(seed=0))])
     assert 0 <= drawn.token < size and np.isnan(drawn.logprob)
 
 
@@ -361,10 +361,12 @@ def test_close_fails_what_is_open_and_generate_afterwards_says_so(engine):
 @pytest.mark.whole
 def test_draws_follow_the_distribution():
     logits = torch.log(torch.tensor([0.5, 0.25, 0.15, 0.1]))
-    sampler = Sampler(Sampling(seed=0))
+    sampler = RequestSampler(Sampling(seed=0))
     drawn = [sample(logits[None], [sampler])[0].token for _ in range(2000)]
     np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 2000, [0.5, 0.25, 0.15, 0.1], atol=0.035)
     nucleus = {
-        sample(logits[None], [s])[0].token for s in [Sampler(Sampling(top_p=0.7, seed=1))] for _ in range(300)
+        sample(logits[None], [s])[0].token
+        for s in [RequestSampler(Sampling(top_p=0.7, seed=1))]
+        for _ in range(300)
     }
     assert nucleus == {0, 1}

@@ -21,7 +21,16 @@ from ajet.types import AjetError, ConfigError  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.backbone import LocalEnginePlugin  # noqa: E402
 from ajet_local.blueprint import Blueprint  # noqa: E402
-from ajet_local.demand import LEAST_CACHED, USEFUL_TOKENS, Demand, Given, fit, format_size, parse_size, refuse  # noqa: E402  # noqa: E402
+from ajet_local.demand import (  # noqa: E402  # noqa: E402
+    LEAST_CACHED,
+    USEFUL_TOKENS,
+    Demand,
+    GivenSizes,
+    fit,
+    format_size,
+    parse_size,
+    refuse,
+)
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.memory import free_memory, out_of_memory, resident, shape_of, shape_of_model  # noqa: E402
 from ajet_lora.adapters import Adapters  # noqa: E402
@@ -110,7 +119,7 @@ QWEN = read_shape("Qwen/Qwen3-0.6B")
 
 
 def fitted(found, limit, shared=True, **given):
-    return fit(found, limit, Given(**given), shared=shared)
+    return fit(found, limit, GivenSizes(**given), shared=shared)
 
 
 def test_the_micro_batch_is_the_largest_power_of_two_beside_a_quarter_for_the_cache():

@@ -16,7 +16,7 @@ from ajet.job.prepare import prepare  # noqa: E402
 from ajet.learning.algorithms import SDPO  # noqa: E402
 from ajet.learning.objective import objective  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
-from ajet.learning.sft import Transcript, samples_of, sft_batch  # noqa: E402
+from ajet.learning.sft import FinishedChat, samples_of, sft_batch  # noqa: E402
 from ajet.types import Batch, Hint, Sample, Span  # noqa: E402
 from ajet_audit.files import Folder  # noqa: E402
 from ajet_audit.steps import Audit  # noqa: E402
@@ -252,7 +252,7 @@ def obeys(folder, model, tokenizer, engine):
 
     def shown(asked, answer, hint=None):
         turns = [("user", question(asked, hint)), ("assistant", str(answer))]
-        (sample,) = samples_of(chat, Transcript([{"role": r, "content": c} for r, c in turns]))
+        (sample,) = samples_of(chat, FinishedChat([{"role": r, "content": c} for r, c in turns]))
         return sample
 
     trainer = LocalTrainer(model, tokenizer, engine)

@@ -13,7 +13,7 @@ from ajet.learning.packing import pack  # noqa: E402
 from ajet.tracker.record import check_generation, joined_kept  # noqa: E402
 from ajet.types import Batch, GenerateRequest, Kept, Sample, Sampling, Span  # noqa: E402
 from ajet_local.rows import trained_tokens  # noqa: E402
-from ajet_local.sampling import Sampler, sample  # noqa: E402
+from ajet_local.sampling import RequestSampler, sample  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
 from ajet_local.trees import enable_trees, tree_tokens  # noqa: E402
 from ajet_trees import head as heads  # noqa: E402
@@ -54,7 +54,7 @@ def over(logits, kept, temperature=1.0):
 def test_draws_have_the_recorded_probabilities(way, temperature):
     """Pearson's chi-square of 2000 draws, at a level of 0.1 %."""
     sampling = Sampling(temperature=temperature, report_kept=True, seed=0, **way)
-    drawn = sample(LOGITS.repeat(2000, 1), [Sampler(sampling)] * 2000)
+    drawn = sample(LOGITS.repeat(2000, 1), [RequestSampler(sampling)] * 2000)
     kept = left(LOGITS, sampling)
     assert all(d.kept.tolist() == kept for d in drawn)
     expected = over(LOGITS, kept, temperature).exp().numpy()[kept] * len(drawn)

@@ -14,7 +14,7 @@ import pytest
 from ajet import ConfigError, EpisodeEnd, RunStart, Task
 from ajet.types import Metrics
 from ajet_loggers import tool as tool_module
-from ajet_loggers.episodes import COLUMNS, LONGEST, Row, Sample, row
+from ajet_loggers.episodes import COLUMNS, LONGEST, EpisodeSample, Row, row
 from ajet_loggers.tool import Destination, Tool, flat, keep_id, known_id
 from tests.core.test_hooks import Training, training  # noqa: F401
 
@@ -118,7 +118,7 @@ def test_a_failed_run_is_marked_as_failed(run: Run, lists: Lists) -> None:
 
 def test_a_sample_is_as_large_as_it_may_be_and_does_not_depend_on_the_order() -> None:
     events = [event(number, step=step) for step in (1, 2) for number in range(50)]
-    forward, backward = Sample(4), Sample(4)
+    forward, backward = EpisodeSample(4), EpisodeSample(4)
     for one in events:
         forward.add(one)
     for one in reversed(events):

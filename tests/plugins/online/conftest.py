@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.trace import Trace
 
 
@@ -83,7 +83,7 @@ class Cluster:
         """The URL of a new store: a copy, as its tables take longer than most tests."""
         if not self._empty:
             url = self.database()
-            Store.open(url).close()
+            TraceStore.open(url).close()
             self._empty = url.removeprefix("postgresql://postgres@/").partition("?")[0]
         return self.database("-T", self._empty)
 
@@ -107,7 +107,7 @@ def cluster() -> Iterator[Cluster]:
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a store without traces."""
     file = tmp_path_factory.mktemp("store") / "traces.db"
-    Store.open(str(file)).close()
+    TraceStore.open(str(file)).close()
     return file
 
 
@@ -127,14 +127,14 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    opened = Store.open(url)
+def store(url: str) -> Iterator[TraceStore]:
+    opened = TraceStore.open(url)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def serve(store: Store) -> Iterator[Any]:
+def serve(store: TraceStore) -> Iterator[Any]:
     """See `tests.plugins.online.serving.starting`."""
     from tests.plugins.online.serving import starting  # it needs the engine's packages
 
@@ -147,7 +147,7 @@ def standing(empty: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """An explorer for all tests of a file that change nothing."""
     from tests.plugins.online.serving import starting
 
-    store = Store.open(str(shutil.copy(empty, tmp_path_factory.mktemp("standing") / "traces.db")))
+    store = TraceStore.open(str(shutil.copy(empty, tmp_path_factory.mktemp("standing") / "traces.db")))
     with starting(store) as start:
         yield start()
     store.close()

@@ -13,12 +13,12 @@ from ajet.runs.serve import answering
 from ajet.testing import ScriptedEngine
 from ajet_online.explorer import exploring
 from ajet_online.keys import Keys
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 
 if __name__ == "__main__":
     where, port, key, model = sys.argv[1:]
     engine = ScriptedEngine(AutoTokenizer.from_pretrained(model), lambda request, text: f"answer {len(text)}")
-    store = Store.open(where)
+    store = TraceStore.open(where)
     with (
         answering(engine, SamplingPolicy(False)) as (portal, answerer),
         exploring(

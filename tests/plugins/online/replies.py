@@ -18,7 +18,7 @@ from ajet.types import GenerateRequest, Sampling
 from ajet_local.backbone import LocalEnginePlugin
 from ajet_online.processes import lay_defaults
 from ajet_online.settings import OnlineSettings
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.trace import Trace
 from ajet_online.trainer import OnlineTrainer
 from ajet_online.versions import Version, Versions
@@ -31,7 +31,7 @@ _SAMPLED: dict[tuple[str, str, str, bytes], Trace] = {}
 class Bench:
     """A store with real replies of the model, and trainers on it."""
 
-    store: Store
+    store: TraceStore
     model: Path | str
     """A folder, or the name of a recipe."""
     folder: Path

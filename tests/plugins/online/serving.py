@@ -21,7 +21,7 @@ from ajet.testing import ScriptedEngine
 from ajet.types import GenerateRequest
 from ajet_online.explorer import exploring
 from ajet_online.keys import Key, Keys
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from tests import tokenizers
 from tests.patience import PATIENCE
 
@@ -40,7 +40,7 @@ KEYS = Keys(
 @dataclass
 class Server:
     url: str
-    store: Store
+    store: TraceStore
     engine: ScriptedEngine
 
     def client(self, key: str = CHAT) -> openai.OpenAI:
@@ -59,7 +59,7 @@ class Server:
 
 
 @contextmanager
-def starting(store: Store) -> Iterator[Callable[..., Server]]:
+def starting(store: TraceStore) -> Iterator[Callable[..., Server]]:
     """A function that starts an explorer on the store; each call starts it anew, as after a crash."""
     ends: list[Any] = []
 

@@ -24,7 +24,7 @@ from ajet.testing.readers import check_reader
 from ajet.types import ConfigError
 from ajet_online.keys import Keys
 from ajet_online.reader import StoreReader
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from tests.e2e.conftest import tiny_model  # noqa: F401 - a fixture
 from tests.patience import PATIENCE
 from tests.plugins.online.conftest import trace
@@ -35,7 +35,7 @@ NOBODY = 65534
 @pytest.fixture
 def where(file: Path) -> str:
     """A store with a conversation of two replies, of which the second was corrected, and a reply that was liked."""
-    store = Store.open(str(file))
+    store = TraceStore.open(str(file))
     later = [{"role": "user", "content": [{"type": "text", "text": "and?"}]}]
     store.record(
         [trace("a", at=time.time()), trace("b", at=time.time(), conversation="a", parent="a", messages=later)]
@@ -66,7 +66,7 @@ def other_files(folder: Path) -> dict[str, Path]:
         made.execute("CREATE TABLE customers (name TEXT)")
     files["empty"].touch()
     files["text"].write_text("no database")
-    Store.open(str(files["earlier"])).close()
+    TraceStore.open(str(files["earlier"])).close()
     with closing(sqlite3.connect(files["earlier"])) as made, made:
         made.execute("DROP INDEX traces_tools")
         made.execute("UPDATE alembic_version SET version_num = '0003'")
@@ -90,7 +90,7 @@ def test_a_store_is_not_made_in_a_database_of_another_program(tmp_path: Path) ->
     file = other_files(tmp_path)["customers"]
     before = file.read_bytes()
     with pytest.raises(ConfigError, match=r"customers\.db: is a database of something else\."):
-        Store.open(str(file))
+        TraceStore.open(str(file))
     assert file.read_bytes() == before
 
 
@@ -133,7 +133,7 @@ def test_an_export_has_every_trace(where: str, tmp_path: Path) -> None:
 def test_old_conversations_are_pruned(where: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_program(["online", "prune", where, "--older-than", "1d"]) == 0
     assert capsys.readouterr().out == "2 traces deleted\n"
-    store = Store.open(where)
+    store = TraceStore.open(where)
     assert [t.id for t in store.all()] == ["a", "b"]
     store.close()
 
@@ -197,7 +197,7 @@ def test_a_checkpoint_is_explored(tmp_path: Path, tiny_model: Path) -> None:  # 
         process.terminate()
         rest = process.communicate(timeout=PATIENCE)[0]
     assert "1 calls answered" in rest
-    store = Store.open(str(tmp_path / "traces.db"))
+    store = TraceStore.open(str(tmp_path / "traces.db"))
     (found,) = store.all()
     store.close()
     assert (found.key, found.reward) == ("default", 1.0) and len(found.tokens) <= 8

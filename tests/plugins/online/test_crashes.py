@@ -21,8 +21,8 @@ import yaml
 
 from ajet.rollout.checkpoints import checkpoints, fault, step_of
 from ajet.rollout.recorder import live_lines
-from ajet_online.schema import State
-from ajet_online.store import Store
+from ajet_online.schema import TraceState
+from ajet_online.store import TraceStore
 from ajet_online.trace import Trace
 from ajet_online.versions import Version, Versions
 from tests.patience import PATIENCE
@@ -184,7 +184,7 @@ def acknowledged_survives(where: str, kills: int, cluster: Cluster | None, model
             client.join(PATIENCE)
         explorer.kill()
         said = trainer.end()
-    store = Store.open(where)
+    store = TraceStore.open(where)
     found, known = list(store.all()), Versions(store).all()
     store.close()
     by_id = {trace.id: trace for trace in found}
@@ -194,7 +194,7 @@ def acknowledged_survives(where: str, kills: int, cluster: Cluster | None, model
     for client in clients:
         assert {name: by_id[name].reward for name in client.ratings} == client.ratings
         committed = {by_id[name].state for name in client.committed}
-        assert committed <= {State.READY, State.LEASED, State.TRAINED, State.DISCARDED}
+        assert committed <= {TraceState.READY, TraceState.LEASED, TraceState.TRAINED, TraceState.DISCARDED}
     assert sum(len(client.committed) for client in clients) > 0
     for trace in found:
         assert trace.parent is None or by_id[trace.parent].conversation == trace.conversation
@@ -214,17 +214,17 @@ def trained_once(found: list[Trace], known: list[Version], folder: Path, said: s
         marked = Counter(
             f"{t.key}/{t.task_id}/{t.run_id}/{t.reward}"
             for t in found
-            if t.state == State.TRAINED and t.step == number
+            if t.state == TraceState.TRAINED and t.step == number
         )
         assert learned[step] == marked
     assert {step_of(path) for path in checkpoints(run_dir)} <= set(numbers)
     assert max(sum(learned.values(), Counter()).values()) == 1
-    assert {t.step for t in found if t.state == State.TRAINED} <= {v.number for v in known}
+    assert {t.step for t in found if t.state == TraceState.TRAINED} <= {v.number for v in known}
 
 
 def _until_trained_again(where: str, least: int) -> None:
     """Wait for the next version, which shows that the last trainer has recovered, and for more than ``least``."""
-    store = Store.open(where)
+    store = TraceStore.open(where)
     deadline = time.monotonic() + PATIENCE
     known = max(least, len(Versions(store).all()))
     while len(Versions(store).all()) <= known:

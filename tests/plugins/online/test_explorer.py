@@ -19,7 +19,7 @@ from ajet.chat.renderer import Chat
 from ajet.testing import ScriptedEngine
 from ajet.types import ConfigError
 from ajet_online.explorer import exploring
-from ajet_online.schema import State
+from ajet_online.schema import TraceState
 from tests import tokenizers
 from tests.patience import PATIENCE
 from tests.plugins.online.serving import CHAT, KEYS, OTHER, RATER, Server, answer, said, user
@@ -37,7 +37,12 @@ def test_a_reply_is_in_the_store_when_the_client_has_it(serve: Callable[[], Serv
     reply = server.ask([user("hi")])
     (trace,) = server.store.all()
     assert reply.id.endswith(trace.id)
-    assert (trace.key, trace.target, trace.state, trace.trained) == ("app", "policy", State.RECORDED, True)
+    assert (trace.key, trace.target, trace.state, trace.trained) == (
+        "app",
+        "policy",
+        TraceState.RECORDED,
+        True,
+    )
     assert trace.answer["content"] == "answer 1" and list(trace.messages) == [user("hi")]
     assert len(trace.tokens) == len(trace.logprobs) == reply.usage.completion_tokens
     (request,) = server.engine.requests

@@ -15,9 +15,9 @@ from ajet_online import store as store_module
 from ajet_online.episodes import usable
 from ajet_online.feedback import id_of_reply
 from ajet_online.keys import Key, Keys
-from ajet_online.schema import State
+from ajet_online.schema import TraceState
 from ajet_online.settings import OnlineSettings
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.versions import Versions
 from tests.plugins.online.conftest import trace
 from tests.plugins.online.serving import ADMIN, CHAT, OTHER, RATER, Server, said, user
@@ -31,7 +31,7 @@ def url(file: Path) -> str:
     return f"sqlite:///{file}"
 
 
-def by_id(store: Store) -> dict[str, Any]:
+def by_id(store: TraceStore) -> dict[str, Any]:
     return {found.id: found for found in store.all()}
 
 
@@ -52,7 +52,7 @@ def test_a_client_names_its_run_with_its_key_and_rates_the_run(serve: Serve) -> 
     again = server.post("/feedback", {"run": "task-1.0", "reward": 0.0})
     assert (len(again.json()["unchanged"]), again.json()["rated"]) == (3, [])
     assert server.post("/feedback", {"run": "none", "reward": 0.0}).json()["unknown"] == ["none"]
-    rated = [t for t in server.store.all() if t.state == State.RATED]
+    rated = [t for t in server.store.all() if t.state == TraceState.RATED]
     assert {(t.task_id, t.run_id, t.reward) for t in rated} == {("task-1", "0", 1.0)}
 
 
@@ -152,11 +152,15 @@ def test_a_key_neither_rates_nor_commits_the_replies_to_another(serve: Serve) ->
     server.post("/feedback", {"msg_ids": [own], "reward": 0, "task_id": "order-77", "run_id": "1"})
     for body in ({"task_id": "order-77"}, {"run_id": "0"}, {"time_threshold": 4e9}, b""):
         server.post("/commit", body)
-    assert [trace.state for trace in server.store.all()] == [State.RATED, State.RATED, State.READY]
+    assert [trace.state for trace in server.store.all()] == [
+        TraceState.RATED,
+        TraceState.RATED,
+        TraceState.READY,
+    ]
     assert server.post("/commit", b"", RATER).json()["message"] == "2 committed"
 
 
-def test_replies_to_two_keys_are_never_of_one_task(store: Store) -> None:
+def test_replies_to_two_keys_are_never_of_one_task(store: TraceStore) -> None:
     store.record([trace("a", key="shop"), trace("b", key="shop"), trace("x", key="other")])
     for name, run in (("a", "0"), ("b", "1"), ("x", "2")):
         store.rate([name], 1.0, "order-77", run)
@@ -198,7 +202,7 @@ def test_a_correction_needs_no_reward(serve: Serve) -> None:
     given = server.post("/feedback", {"msg_ids": [reply.id], "correction": "better", "task_id": "t"})
     assert given.json()["rated"] == [reply.id]
     (found,) = server.store.all()
-    assert (found.correction, found.reward, found.state) == ("better", None, State.RATED)
+    assert (found.correction, found.reward, found.state) == ("better", None, TraceState.RATED)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +255,7 @@ def test_a_time_that_is_not_in_seconds_since_1970_commits_nothing(standing: Serv
     assert answer.status_code == 400 and "time_threshold must be a time in seconds, not milli" in answer.text
 
 
-def test_an_admin_sees_the_status_and_rolls_back(serve: Serve, store: Store) -> None:
+def test_an_admin_sees_the_status_and_rolls_back(serve: Serve, store: TraceStore) -> None:
     server = serve()
     versions = Versions(store)
     versions.begin("model")

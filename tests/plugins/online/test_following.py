@@ -21,7 +21,7 @@ from ajet_online.following import Follower, newest_loaded
 from ajet_online.processes import dated
 from ajet_online.schema import Stage
 from ajet_online.settings import OnlineSettings
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.switching import Loaded, SwitchingEngine
 from ajet_online.versions import Versions
 from tests import tokenizers
@@ -90,7 +90,7 @@ def portal() -> Iterator[Portal]:
 class Explored:
     """A follower over scripted engines."""
 
-    def __init__(self, store: Store, portal: Portal, **rollback: Any) -> None:
+    def __init__(self, store: TraceStore, portal: Portal, **rollback: Any) -> None:
         self.versions, self.lines, self.store = Versions(store), list[str](), store
         self.versions.begin("first")
         self.engine = SwitchingEngine(Loaded(Slow("first"), 0, None))
@@ -129,7 +129,7 @@ class Explored:
 
 @pytest.fixture
 def explored(file: Path, portal: Portal) -> Iterator[Explored]:
-    store = Store.open(str(file))
+    store = TraceStore.open(str(file))
     yield Explored(store, portal)
     store.close()
 

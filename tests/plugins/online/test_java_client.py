@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ajet_online.schema import State
+from ajet_online.schema import TraceState
 from tests.plugins.online.serving import CHAT, Server, user
 
 NULLS = {"task_id": None, "run_id": None, "time_threshold": None}
@@ -66,7 +66,9 @@ def test_it_chats_gives_feedback_and_commits(java: Java, store: Any) -> None:
     assert readable(java.post("/feedback", {**feedback, "reward": 1.0})), "which changes nothing"
     assert readable(java.post("/commit", NULLS))
     found = list(store.all())
-    assert {(t.state, t.reward, t.task_id, t.run_id) for t in found} == {(State.READY, 0.5, "task-1", "0")}
+    assert {(t.state, t.reward, t.task_id, t.run_id) for t in found} == {
+        (TraceState.READY, 0.5, "task-1", "0")
+    }
     assert [name.removeprefix("chatcmpl-") for name in names] == [t.id for t in found]
 
 
@@ -75,7 +77,7 @@ def test_every_empty_commit_commits_everything(java: Java, store: Any, body: Any
     name = java.chat("one")
     java.post("/feedback", {"msg_ids": [name], "reward": 1.0, "task_id": "t", "run_id": None})
     assert readable(java.post("/commit", body))
-    assert [(t.state, t.run_id) for t in store.all()] == [(State.READY, "0")]
+    assert [(t.state, t.run_id) for t in store.all()] == [(TraceState.READY, "0")]
 
 
 def test_feedback_on_unknown_replies_names_them(java: Java) -> None:
@@ -121,6 +123,6 @@ def test_numbers_as_ids_and_paths_with_v1_are_taken_too(serve: Callable[[], Serv
     for path in ("/commit", "/v1/commit"):
         assert readable(server.post(path, {"task_id": "7", "run_id": 0}))
     (found,) = server.store.all()
-    assert (found.state, found.reward, found.task_id, found.run_id) == (State.READY, 0.0, "7", "0")
+    assert (found.state, found.reward, found.task_id, found.run_id) == (TraceState.READY, 0.0, "7", "0")
     assert server.get("/v1/models").json()["data"][0]["id"] == "m"
     assert httpx.get(f"{server.url}/health").status_code == 200

@@ -19,8 +19,8 @@ from ajet.capture.gateway.bodies import MOST_BYTES, MOST_PAGE_BYTES
 from ajet.interfaces.wire import Refused
 from ajet.types import ConfigError, GenerateRequest, Generation
 from ajet_online import explorer
-from ajet_online.keys import Key, Keys, Limits
-from ajet_online.store import Store
+from ajet_online.keys import Key, KeyLimits, Keys
+from ajet_online.store import TraceStore
 from tests.patience import PATIENCE
 from tests.plugins.online.serving import CHAT, OTHER, Server, said, user
 
@@ -33,7 +33,7 @@ def url(file: Path) -> str:
     return f"sqlite:///{file}"
 
 
-def allowed(limits: Limits, key: Key) -> bool:
+def allowed(limits: KeyLimits, key: Key) -> bool:
     """Whether the key may make a call now."""
     try:
         with limits.call(key):
@@ -44,7 +44,7 @@ def allowed(limits: Limits, key: Key) -> bool:
 
 def test_the_rate_is_a_bucket_that_fills_up() -> None:
     now = [0.0]
-    limits, key = Limits(9, lambda: now[0]), Key("app", CHAT, ("chat",), rate=2)
+    limits, key = KeyLimits(9, lambda: now[0]), Key("app", CHAT, ("chat",), rate=2)
     assert [allowed(limits, key) for _ in range(3)] == [True, True, False]
     with (
         pytest.raises(Refused, match="'app' may make 2 calls a minute; try again in 30 s") as found,
@@ -60,7 +60,7 @@ def test_the_rate_is_a_bucket_that_fills_up() -> None:
 
 
 def test_so_many_calls_at_once() -> None:
-    limits, key = Limits(9), Key("app", CHAT, ("chat",), concurrency=2)
+    limits, key = KeyLimits(9), Key("app", CHAT, ("chat",), concurrency=2)
     with limits.call(key), limits.call(key):
         assert not allowed(limits, key)
         assert allowed(limits, Key("other", "x", (), concurrency=1))
@@ -69,7 +69,7 @@ def test_so_many_calls_at_once() -> None:
 
 def test_a_call_above_the_rate_is_told_when_to_try_again(serve: Serve) -> None:
     now = [0.0]
-    server = serve(Keys([Key("app", CHAT, ("chat",), rate=1)]), limits=Limits(9, lambda: now[0]))
+    server = serve(Keys([Key("app", CHAT, ("chat",), rate=1)]), limits=KeyLimits(9, lambda: now[0]))
     assert server.get("/v1/models").status_code == 200, "which is no call"
     server.ask([user("a")])
     now[0] = 20.0
@@ -143,7 +143,7 @@ def test_a_page_of_pieces_is_read_up_to_the_limit(serve: Serve) -> None:
 def test_pages_count_as_calls_of_their_key(serve: Serve) -> None:
     now = [0.0]
     keys = Keys([Key("app", CHAT, ("chat", "feedback"), rate=4), Key("other", OTHER, ("feedback",), rate=1)])
-    server = serve(keys, limits=Limits(9, lambda: now[0]))
+    server = serve(keys, limits=KeyLimits(9, lambda: now[0]))
     reply = server.ask([user("a")])
     body = {"msg_ids": [reply.id], "reward": 1, "task_id": "t"}
     answers = [server.post("/feedback", body).status_code, server.post("/commit", b"").status_code]
@@ -170,7 +170,7 @@ def test_a_page_whose_body_does_not_come_counts_for_the_concurrency_of_its_key(s
 
 def test_no_key_takes_all_calls_from_the_others() -> None:
     several = Keys([Key("app", CHAT, ("chat",)), Key("other", OTHER, ("chat",))])
-    limits = Limits(several.share(3))
+    limits = KeyLimits(several.share(3))
     app, other = Key("app", CHAT, ()), Key("other", OTHER, ())
     with limits.call(app):
         assert not allowed(limits, app) and allowed(limits, other)
@@ -178,7 +178,7 @@ def test_no_key_takes_all_calls_from_the_others() -> None:
 
 
 def test_a_page_is_read_and_stored_beside_the_loop_and_a_slow_store_holds_up_no_chat(
-    serve: Serve, store: Store
+    serve: Serve, store: TraceStore
 ) -> None:
     server = serve()
     reply = server.ask([user("a")])

@@ -15,7 +15,7 @@ import yaml
 
 from ajet_online.keys import Keys
 from ajet_online.settings import OnlineSettings
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.versions import Versions
 from tests.pages import files, page
 from tests.patience import PATIENCE
@@ -79,7 +79,7 @@ def online(folder: Path, *arguments: str) -> Iterator[str]:
 def test_five_minutes_on_a_laptop(tmp_path: Path) -> None:
     with online(tmp_path, "--key", "a-secret-of-my-own"):
         subprocess.run([sys.executable, "users.py"], cwd=tmp_path, check=True)
-        store = Store.open(str(tmp_path / "traces.db"))
+        store = TraceStore.open(str(tmp_path / "traces.db"))
         wait_for(lambda: len(Versions(store).all()) > 1, PATIENCE)
         store.close()
     assert "of 16 rated" in (tmp_path / "log").read_text()

@@ -10,12 +10,12 @@ import pytest
 
 from ajet_online import pruning
 from ajet_online.pruning import compact, give_back, prune
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from tests.plugins.online.conftest import trace
 
 
 @pytest.mark.whole
-def test_old_conversations_are_pruned_as_a_whole(store: Store) -> None:
+def test_old_conversations_are_pruned_as_a_whole(store: TraceStore) -> None:
     tools = [{"name": "f"}]
     store.record([trace("a", at=1.0), trace("b", at=99.0, conversation="a", parent="a")])
     store.record([trace("old", at=2.0, tools=tools), trace("leased", at=3.0)])
@@ -31,7 +31,7 @@ def test_old_conversations_are_pruned_as_a_whole(store: Store) -> None:
 
 @pytest.mark.whole
 def test_others_write_between_small_transactions_and_no_trace_ever_lacks_its_parent(
-    store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+    store: TraceStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "PAGE", 2)
     long = ["a0", "a1", "a2", "a3", "a4"]
@@ -43,7 +43,7 @@ def test_others_write_between_small_transactions_and_no_trace_ever_lacks_its_par
         ]
         + [trace(f"b{n}", at=1.0) for n in range(3)]
     )
-    other = Store.open(url)
+    other = TraceStore.open(url)
     told: list[tuple[int, int]] = []
 
     def write(deleted: int, total: int) -> None:
@@ -60,7 +60,7 @@ def test_others_write_between_small_transactions_and_no_trace_ever_lacks_its_par
 
 
 def test_a_conversation_that_goes_on_while_it_is_deleted_keeps_its_beginning(
-    store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+    store: TraceStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "PAGE", 1)
     store.record([trace("a", at=1.0), trace("b", at=1.0, conversation="a", parent="a")])
@@ -73,7 +73,7 @@ def test_a_conversation_that_goes_on_while_it_is_deleted_keeps_its_beginning(
     assert [found.id for found in store.all()] == ["a", "c"]
 
 
-def sized(store: Store, count: int) -> None:
+def sized(store: TraceStore, count: int) -> None:
     """Record old replies of a few kilobytes."""
     text = [{"role": "user", "content": "x" * 4_000}]
     store.record([trace(f"r{number}", at=1.0, messages=text) for number in range(count)])
@@ -82,7 +82,7 @@ def sized(store: Store, count: int) -> None:
 @pytest.mark.whole
 def test_a_file_gives_space_back_in_small_steps_while_others_write(tmp_path: Path) -> None:
     file = tmp_path / "traces.db"
-    store, other = Store.open(str(file)), Store.open(str(file))
+    store, other = TraceStore.open(str(file)), TraceStore.open(str(file))
     sized(store, 1_500)
     steps = []
 
@@ -102,7 +102,7 @@ def test_a_file_of_an_earlier_version_is_compacted_once(tmp_path: Path) -> None:
     made = sqlite3.connect(file)
     made.execute("PRAGMA journal_mode = WAL")
     made.close()
-    store = Store.open(str(file))
+    store = TraceStore.open(str(file))
     sized(store, 500)
     prune(store, 50.0)
     assert give_back(store) > 1 << 20

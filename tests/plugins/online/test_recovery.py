@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import event
 
 from ajet_online.pruning import prune
-from ajet_online.schema import State
-from ajet_online.store import Store
+from ajet_online.schema import TraceState
+from ajet_online.store import TraceStore
 from tests.plugins.online.conftest import Cluster, trace
 from tests.plugins.online.serving import CHAT, Server, said, starting, user
 
@@ -23,7 +23,7 @@ Serve = Callable[..., Server]
 @pytest.fixture
 def server(file: Path) -> Iterator[Server]:
     """An explorer on SQLite, where these faults are the same as on PostgreSQL."""
-    store = Store.open(str(file))
+    store = TraceStore.open(str(file))
     with starting(store) as start:
         yield start()
     store.close()
@@ -42,7 +42,7 @@ def problem(answer: httpx.Response) -> str:
 
 @pytest.mark.whole
 def test_it_goes_on_when_its_database_is_back(cluster: Cluster) -> None:
-    store = Store.open(cluster.store())
+    store = TraceStore.open(cluster.store())
     with starting(store) as start:
         server = start()
         first = server.ask([user("one")])
@@ -60,7 +60,7 @@ def test_it_goes_on_when_its_database_is_back(cluster: Cluster) -> None:
 
 
 def test_it_goes_on_when_its_disk_has_space_again(file: Path) -> None:
-    store = Store.open(str(file))
+    store = TraceStore.open(str(file))
     limit = [0]
 
     def set_limit(connection: Any, *_: Any) -> None:
@@ -142,7 +142,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_replies_keep_their_order_when_the_clock_is_set_back(store: Store) -> None:
+def test_replies_keep_their_order_when_the_clock_is_set_back(store: TraceStore) -> None:
     store.record([trace("a", at=9000.0)])
     store.record([trace("b", at=5400.0, conversation="a", parent="a"), trace("c", at=5401.0)])
     assert [t.id for t in store.all()] == ["a", "b", "c"]
@@ -151,7 +151,7 @@ def test_replies_keep_their_order_when_the_clock_is_set_back(store: Store) -> No
     assert [t.id for t in store.all()] == ["a", "b"]
 
 
-def leased(store: Store, seconds: float) -> int:
+def leased(store: TraceStore, seconds: float) -> int:
     """A lease of one reply."""
     store.record([trace("a")])
     store.rate(["a"], 1.0, "t", "0")
@@ -161,7 +161,9 @@ def leased(store: Store, seconds: float) -> int:
     return found.id
 
 
-def test_a_clock_that_is_set_back_frees_no_lease_and_delays_its_end(store: Store, clock: list[float]) -> None:
+def test_a_clock_that_is_set_back_frees_no_lease_and_delays_its_end(
+    store: TraceStore, clock: list[float]
+) -> None:
     lease = leased(store, 600)
     clock[0] -= 3600
     assert store.lease("two", 1, 600) is None, "its trainer still works"
@@ -177,7 +179,7 @@ def test_a_clock_that_is_set_back_frees_no_lease_and_delays_its_end(store: Store
 
 
 def test_a_clock_that_is_set_forward_ends_a_lease_but_trains_nothing_twice(
-    store: Store, clock: list[float]
+    store: TraceStore, clock: list[float]
 ) -> None:
     from ajet_online.versions import Versions
 
@@ -189,4 +191,4 @@ def test_a_clock_that_is_set_forward_ends_a_lease_but_trains_nothing_twice(
     assert second and not store.renew(early, 600)
     assert versions.learned(early, "/one", 0) is None, "what it has learned is not used"
     assert versions.learned(second.id, "/two", 0) == 1
-    assert [t.state for t in store.all()] == [State.TRAINED]
+    assert [t.state for t in store.all()] == [TraceState.TRAINED]

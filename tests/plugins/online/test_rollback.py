@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ajet_online.gate import Measured, decide
-from ajet_online.rollback import Loss, worse
+from ajet_online.rollback import RewardLoss, worse
 from ajet_online.schema import Stage
 from ajet_online.settings import GateSettings, RollbackSettings
 from ajet_online.versions import Version
@@ -108,7 +108,7 @@ def test_a_candidate_whose_validation_episodes_all_fail_is_never_published() -> 
 
 def compared(
     *rewards: Sequence[float], bounds: tuple[float, float] = (0.0, 1.0), ratings: int = 200
-) -> Loss | None:
+) -> RewardLoss | None:
     return worse([np.array(own, np.float64) for own in rewards], RollbackSettings(ratings=ratings), bounds)
 
 

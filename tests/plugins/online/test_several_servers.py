@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from tests.plugins.online.serving import Server, said, starting, user
 
 
 @pytest.mark.whole
 def test_two_explorers_share_conversations_and_feedback(serve: Callable[[], Server], url: str) -> None:
-    store = Store.open(url)
+    store = TraceStore.open(url)
     with starting(store) as start_another:
         one, other = serve(), start_another()
         first = one.ask([user("one")])

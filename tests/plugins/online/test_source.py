@@ -22,7 +22,7 @@ from ajet_online import source as source_module
 from ajet_online.changes import Mark, changes
 from ajet_online.schema import traces
 from ajet_online.source import StoreSource, open_source
-from ajet_online.store import PAGE, Store
+from ajet_online.store import PAGE, TraceStore
 from ajet_online.versions import Versions
 from tests.plugins.online.conftest import trace
 
@@ -33,7 +33,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def source(store: Store, url: str) -> Iterator[StoreSource]:
+def source(store: TraceStore, url: str) -> Iterator[StoreSource]:
     found = open_source(url)
     assert found
     yield found
@@ -62,7 +62,9 @@ def second(after: str = "a", **fields: Any) -> Any:
 
 
 @pytest.mark.whole
-def test_a_conversation_is_an_episode_that_grows(source: StoreSource, store: Store, tmp_path: Path) -> None:
+def test_a_conversation_is_an_episode_that_grows(
+    source: StoreSource, store: TraceStore, tmp_path: Path
+) -> None:
     store.record([trace("a", at=time.time(), run="shop-7")])
     first = updated(source, tmp_path)["a"]
     assert (first["phase"], first["step"], first["task"], first["reward"]) == ("online", 7, "a", None)
@@ -80,7 +82,7 @@ def test_a_conversation_is_an_episode_that_grows(source: StoreSource, store: Sto
 
 @pytest.mark.whole
 def test_ratings_reach_the_episode_and_stay_the_first(
-    source: StoreSource, store: Store, tmp_path: Path
+    source: StoreSource, store: TraceStore, tmp_path: Path
 ) -> None:
     store.record([trace("a", at=time.time()), second(), trace("other", at=time.time())])
     assert updated(source, tmp_path)["a"]["metrics"] == {"replies": 2, "rated": 0, "trained": 0}
@@ -101,7 +103,7 @@ def test_ratings_reach_the_episode_and_stay_the_first(
 
 @pytest.mark.parametrize(("rating", "reward"), [(1, 1.0), (0, 0.5), (-1, 0.0), (0.5, 0.75)])
 def test_good_and_bad_are_the_rewards_of_thumbs(
-    source: StoreSource, store: Store, rating: float, reward: float
+    source: StoreSource, store: TraceStore, rating: float, reward: float
 ) -> None:
     store.record([trace("a")])
     source.rate("a", rating, "", "")
@@ -110,7 +112,7 @@ def test_good_and_bad_are_the_rewards_of_thumbs(
 
 
 @pytest.mark.whole
-def test_a_comment_alone_rates_nothing(source: StoreSource, store: Store, tmp_path: Path) -> None:
+def test_a_comment_alone_rates_nothing(source: StoreSource, store: TraceStore, tmp_path: Path) -> None:
     store.record([trace("a"), second()])
     source.rate("a", None, "hm", "")
     assert updated(source, tmp_path)["a"]["reward"] is None
@@ -119,7 +121,7 @@ def test_a_comment_alone_rates_nothing(source: StoreSource, store: Store, tmp_pa
 
 
 def test_replies_without_tokens_or_chat_show_what_was_said(
-    source: StoreSource, store: Store, tmp_path: Path
+    source: StoreSource, store: TraceStore, tmp_path: Path
 ) -> None:
     nothing = np.array([], np.int32)
     silent = {
@@ -137,7 +139,7 @@ def test_replies_without_tokens_or_chat_show_what_was_said(
 
 @pytest.mark.whole
 def test_old_replies_are_read_in_pages_and_only_once(
-    store: Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: TraceStore, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.record([trace(f"{n:04}") for n in range(2 * PAGE + 10)])
     monkeypatch.setattr(source_module, "MOST", 2 * PAGE)
@@ -153,7 +155,7 @@ def test_old_replies_are_read_in_pages_and_only_once(
 
 
 def test_what_commits_late_is_not_missed(
-    source: StoreSource, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: StoreSource, store: TraceStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another transaction may take a number first and commit it last."""
     now = time.time()
@@ -172,7 +174,7 @@ def test_what_commits_late_is_not_missed(
 
 
 def test_versions_become_metrics_and_bring_the_tokenizer(
-    source: StoreSource, store: Store, tmp_path: Path
+    source: StoreSource, store: TraceStore, tmp_path: Path
 ) -> None:
     model, folder = tmp_path / "model", tmp_path / "mirror"
     model.mkdir()
@@ -202,14 +204,14 @@ def test_the_plugin_opens_stores_and_nothing_else(tmp_path: Path, cluster: Any) 
     with sqlite3.connect(tmp_path / "others.db") as db:
         db.execute("CREATE TABLE traces (x)")
     assert opens(where=str(tmp_path / "others.db")) is None
-    Store.open(str(tmp_path / "traces.db")).close()
+    TraceStore.open(str(tmp_path / "traces.db")).close()
     source = opens(where=str(tmp_path / "traces.db"))
     assert source.name == str(tmp_path / "traces.db")
     source.close()
     empty = cluster.database()
     with pytest.raises(ConfigError, match="is not a store of this version"):
         opens(where=empty)
-    Store.open(empty.replace("postgres@", "postgres:secret@")).close()
+    TraceStore.open(empty.replace("postgres@", "postgres:secret@")).close()
     source = opens(where=empty.replace("postgres@", "postgres:secret@"))
     assert "secret" not in source.name and "postgres" in source.name
     source.close()

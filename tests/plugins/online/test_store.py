@@ -17,13 +17,13 @@ import pytest
 from ajet.types import AjetError, ConfigError
 from ajet_online.database import StoreFailed, open_database
 from ajet_online.feedback import LONGEST_NAME
-from ajet_online.schema import State, metadata
-from ajet_online.store import Store
+from ajet_online.schema import TraceState, metadata
+from ajet_online.store import TraceStore
 from tests.patience import PATIENCE
 from tests.plugins.online.conftest import Cluster, trace
 
 
-def rated(store: Store, count: int, task: str = "t{}", run: str = "0") -> list[str]:
+def rated(store: TraceStore, count: int, task: str = "t{}", run: str = "0") -> list[str]:
     """The ids of so many traces, each rated for its own task."""
     ids = [f"reply-{n}" for n in range(count)]
     store.record([trace(name) for name in ids])
@@ -32,11 +32,11 @@ def rated(store: Store, count: int, task: str = "t{}", run: str = "0") -> list[s
     return ids
 
 
-def states(store: Store) -> Counter[State]:
+def states(store: TraceStore) -> Counter[TraceState]:
     return Counter({state: count for state, count in store.status().states.items() if count})
 
 
-def the(store: Store, name: str) -> Any:
+def the(store: TraceStore, name: str) -> Any:
     (found,) = store.conversation(name)
     return found
 
@@ -45,7 +45,7 @@ def the(store: Store, name: str) -> Any:
 
 
 @pytest.mark.whole
-def test_a_trace_is_read_as_it_was_recorded(store: Store) -> None:
+def test_a_trace_is_read_as_it_was_recorded(store: TraceStore) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     whole = trace(
         "a",
@@ -62,19 +62,19 @@ def test_a_trace_is_read_as_it_was_recorded(store: Store) -> None:
         assert own.dtype == recorded.dtype
         np.testing.assert_array_equal(own, recorded)
     assert (found.messages, found.answer, found.tools) == (whole.messages, whole.answer, tools)
-    assert (found.at, found.key, found.state, found.reward) == (1000.0, "k", State.RECORDED, None)
+    assert (found.at, found.key, found.state, found.reward) == (1000.0, "k", TraceState.RECORDED, None)
     assert len(the(store, "b").tokens) == 0
 
 
-def test_recording_again_changes_nothing(store: Store) -> None:
+def test_recording_again_changes_nothing(store: TraceStore) -> None:
     store.record([trace("a")])
     store.rate(["a"], 1.0, "t", "0")
     store.record([trace("a", agent="another"), trace("b")])
-    assert (the(store, "a").agent, the(store, "a").state) == ("agent", State.RATED)
+    assert (the(store, "a").agent, the(store, "a").state) == ("agent", TraceState.RATED)
     assert sum(states(store).values()) == 2
 
 
-def test_a_conversation_has_its_traces_in_order(store: Store) -> None:
+def test_a_conversation_has_its_traces_in_order(store: TraceStore) -> None:
     store.record([trace("a"), trace("x"), trace("b", conversation="a", parent="a")])
     store.record([trace("c", conversation="a", parent="b")])
     assert [t.id for t in store.conversation("a")] == ["a", "b", "c"]
@@ -84,7 +84,7 @@ def test_a_conversation_has_its_traces_in_order(store: Store) -> None:
 # --------------------------------------------------------------------------- feedback
 
 
-def test_only_the_first_feedback_counts_and_unknown_ids_are_named(store: Store) -> None:
+def test_only_the_first_feedback_counts_and_unknown_ids_are_named(store: TraceStore) -> None:
     store.record([trace("a"), trace("b")])
     first = store.rate(["a", "nobody", "a"], 0.5, "t", "0", comment="good", correction="hi!")
     assert (first.new, first.unchanged, first.unknown) == (["a"], [], ["nobody"])
@@ -101,7 +101,7 @@ def test_only_the_first_feedback_counts_and_unknown_ids_are_named(store: Store) 
 
 
 @pytest.mark.whole
-def test_a_chat_is_found_by_its_hash_with_the_replies_before_it(store: Store) -> None:
+def test_a_chat_is_found_by_its_hash_with_the_replies_before_it(store: TraceStore) -> None:
     store.record([trace("a", chat="one"), trace("b", conversation="a", parent="a", chat="two")])
     store.record([trace("x", chat="two", key="other")])
     assert [t.id for t in store.chain("k", None, ["three", "two", "one"])] == ["a", "b"]
@@ -111,15 +111,15 @@ def test_a_chat_is_found_by_its_hash_with_the_replies_before_it(store: Store) ->
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
-def test_a_reward_is_a_number(store: Store, reward: float) -> None:
+def test_a_reward_is_a_number(store: TraceStore, reward: float) -> None:
     store.record([trace("a")])
     with pytest.raises(ValueError, match="finite"):
         store.rate(["a"], reward, "t", "0")
-    assert the(store, "a").state == State.RECORDED
+    assert the(store, "a").state == TraceState.RECORDED
 
 
 @pytest.mark.whole
-def test_a_commit_makes_rated_traces_ready(store: Store) -> None:
+def test_a_commit_makes_rated_traces_ready(store: TraceStore) -> None:
     rated(store, 4)
     store.record([trace("unrated")])
     assert store.commit("t0", "1") == 0
@@ -128,14 +128,14 @@ def test_a_commit_makes_rated_traces_ready(store: Store) -> None:
     assert store.commit("t1") == 1
     assert store.commit() == 2
     assert store.commit() == 0
-    assert states(store) == {State.READY: 4, State.RECORDED: 1}
+    assert states(store) == {TraceState.READY: 4, TraceState.RECORDED: 1}
 
 
 # --------------------------------------------------------------------------- leases
 
 
 @pytest.mark.whole
-def test_a_lease_takes_whole_tasks_in_order(store: Store) -> None:
+def test_a_lease_takes_whole_tasks_in_order(store: TraceStore) -> None:
     store.record([trace(name) for name in "abcde"])
     for name, task, run in (
         ("a", "t", "0"),
@@ -149,11 +149,11 @@ def test_a_lease_takes_whole_tasks_in_order(store: Store) -> None:
     store.commit()
     first = store.lease("one", 2, 60)
     assert first and [t.id for t in first.traces] == ["a", "b", "c", "d"]
-    assert states(store) == {State.LEASED: 4, State.READY: 1}
+    assert states(store) == {TraceState.LEASED: 4, TraceState.READY: 1}
 
 
 @pytest.mark.whole
-def test_trainers_take_turns(store: Store) -> None:
+def test_trainers_take_turns(store: TraceStore) -> None:
     ids = rated(store, 2, task="t{}")
     store.commit()
     first = store.lease("one", 1, 60)
@@ -166,13 +166,13 @@ def test_trainers_take_turns(store: Store) -> None:
 
 @pytest.mark.whole
 def test_trainers_at_the_same_time_share_no_trace(url: str) -> None:
-    store = Store.open(url)
+    store = TraceStore.open(url)
     rated(store, 60, task="t{}")
     store.commit()
     taken: list[list[str]] = [[] for _ in range(4)]
 
     def train(number: int) -> None:
-        own = Store.open(url)
+        own = TraceStore.open(url)
         while own.ready():
             if lease := own.lease(f"trainer {number}", 3, 60):
                 taken[number] += [t.id for t in lease.traces]
@@ -189,7 +189,7 @@ def test_trainers_at_the_same_time_share_no_trace(url: str) -> None:
     store.close()
 
 
-def test_an_expired_lease_is_taken_by_another_trainer(store: Store) -> None:
+def test_an_expired_lease_is_taken_by_another_trainer(store: TraceStore) -> None:
     ids = rated(store, 2)
     store.commit()
     first = store.lease("one", 5, -1)
@@ -200,17 +200,17 @@ def test_an_expired_lease_is_taken_by_another_trainer(store: Store) -> None:
     assert store.renew(second.id, 60)
     assert store.release(second.id) == 2
     assert not store.renew(second.id, 60)
-    assert states(store) == {State.READY: 2}
+    assert states(store) == {TraceState.READY: 2}
 
 
-def test_a_discarded_trace_is_not_leased_again(store: Store) -> None:
+def test_a_discarded_trace_is_not_leased_again(store: TraceStore) -> None:
     ids = rated(store, 3)
     store.commit()
     lease = store.lease("one", 2, 60)
     assert lease
     assert store.discard(ids[:1], "too old") == 1
     assert store.discard(ids[:1], "too old again") == 0
-    assert (the(store, ids[0]).state, the(store, ids[0]).reason) == (State.DISCARDED, "too old")
+    assert (the(store, ids[0]).state, the(store, ids[0]).reason) == (TraceState.DISCARDED, "too old")
     assert store.release(lease.id) == 1
     assert sorted(t.id for t in store.lease("two", 5, 60).traces) == sorted(ids[1:])  # type: ignore[union-attr]
 
@@ -218,20 +218,20 @@ def test_a_discarded_trace_is_not_leased_again(store: Store) -> None:
 # --------------------------------------------------------------------------- commands
 
 
-def test_the_status_counts_states_and_ratings_of_versions(store: Store) -> None:
+def test_the_status_counts_states_and_ratings_of_versions(store: TraceStore) -> None:
     store.record([trace("a"), trace("b"), trace("c", versions=np.array([8, 8, 9], np.int32)), trace("d")])
     store.rate(["a"], 1.0, "t", "0")
     store.rate(["b"], 0.0, "t", "1")
     store.rate(["c"], 0.25, "u", "0")
     status = store.status()
-    assert status.states == {**dict.fromkeys(State, 0), State.RECORDED: 1, State.RATED: 3}
+    assert status.states == {**dict.fromkeys(TraceState, 0), TraceState.RECORDED: 1, TraceState.RATED: 3}
     assert status.ratings == {7: (2, 0.5), 8: (1, 0.25)}
 
 
 # --------------------------------------------------------------------------- the database
 
 
-def test_migrations_make_the_tables_that_the_code_expects(store: Store, url: str) -> None:
+def test_migrations_make_the_tables_that_the_code_expects(store: TraceStore, url: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -264,11 +264,11 @@ def test_the_folder_of_a_new_store_is_created(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Store.open(where).close()
+    TraceStore.open(where).close()
     assert (tmp_path / "new/folder/traces.db").is_file()
     (tmp_path / "file").touch()
     with pytest.raises(AjetError, match=r"^file/x: cannot be written"):
-        Store.open("file/x/traces.db")
+        TraceStore.open("file/x/traces.db")
 
 
 @pytest.mark.whole
@@ -289,23 +289,23 @@ for n in range(100_000):
     process.kill()
     last = int((lines + process.stdout.read().splitlines())[-1])
     process.wait(PATIENCE)
-    store = Store.open(url)
-    found = [t for t in store.all() if t.state == State.RATED]
+    store = TraceStore.open(url)
+    found = [t for t in store.all() if t.state == TraceState.RATED]
     assert [t.id for t in found][: last + 1] == [f"r{n}" for n in range(last + 1)]
     assert len(found) <= last + 2
     store.close()
 
 
-def test_a_store_of_a_newer_version_is_refused(store: Store, url: str) -> None:
+def test_a_store_of_a_newer_version_is_refused(store: TraceStore, url: str) -> None:
     with store._engine.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(
         ConfigError, match=r"was written by a newer version of AgentJet\. Update ajet-plugin-online"
     ):
-        Store.open(url)
+        TraceStore.open(url)
 
 
-def test_facts_of_the_first_process_hold(store: Store) -> None:
+def test_facts_of_the_first_process_hold(store: TraceStore) -> None:
     store.agree("vocabulary", "one", "not reached")
     store.agree("vocabulary", "one", "not reached")
     with pytest.raises(ConfigError, match="its tokens are those of another model"):
@@ -322,7 +322,7 @@ def test_facts_of_the_first_process_hold(store: Store) -> None:
 )
 def test_other_urls_are_refused(where: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        Store.open(where)
+        TraceStore.open(where)
 
 
 def test_a_file_that_is_no_store_is_named(tmp_path: Path) -> None:
@@ -330,17 +330,17 @@ def test_a_file_that_is_no_store_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         StoreFailed, match=r"text\.db: file is not a database\. The file is damaged or no store"
     ) as found:
-        Store.open(str(tmp_path / "text.db"))
+        TraceStore.open(str(tmp_path / "text.db"))
     assert "\n" not in str(found.value)
 
 
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "traces.db"))
+    store = TraceStore.open(str(tmp_path / "traces.db"))
     store.record([trace("a")])
     with store._engine.connect() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
     store.close()
-    store = Store.open(str(tmp_path / "traces.db"))
+    store = TraceStore.open(str(tmp_path / "traces.db"))
     from sqlalchemy import event
 
     event.listen(store._engine, "connect", lambda c, _: c.execute(f"PRAGMA max_page_count = {pages + 3}"))
@@ -356,13 +356,13 @@ def test_a_database_that_does_not_run_is_named_without_its_password() -> None:
     with pytest.raises(
         StoreFailed, match=r"store postgresql://ann:\*\*\*@127\.0\.0\.1:9/x: .*Check that the database runs"
     ) as found:
-        Store.open("postgresql://ann:secret@127.0.0.1:9/x")
+        TraceStore.open("postgresql://ann:secret@127.0.0.1:9/x")
     assert "secret" not in str(found.value) and "\n" not in str(found.value)
 
 
 @pytest.mark.whole
 def test_a_store_goes_on_after_its_database_was_restarted(cluster: Cluster) -> None:
-    store = Store.open(cluster.store())
+    store = TraceStore.open(cluster.store())
     store.record([trace("a")])
     with cluster.crashed(), pytest.raises(StoreFailed, match="Check that the database runs"):
         store.record([trace("b")])
@@ -371,7 +371,7 @@ def test_a_store_goes_on_after_its_database_was_restarted(cluster: Cluster) -> N
     store.close()
 
 
-def test_a_task_and_a_run_with_the_longest_names_that_feedback_may_give_are_stored(store: Store) -> None:
+def test_a_task_and_a_run_with_the_longest_names_that_feedback_may_give_are_stored(store: TraceStore) -> None:
     name = "".join(
         chr(0x10000 + 7919 * n % 50_000) for n in range(LONGEST_NAME)
     )  # four bytes each, all different

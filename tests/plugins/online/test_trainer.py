@@ -19,7 +19,7 @@ from ajet.rollout.checkpoints import checkpoints
 from ajet.rollout.recorder import live_lines
 from ajet.types import ConfigError
 from ajet_online.schema import Stage
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.trainer import ASIDE, ROUND, OnlineTrainer
 from ajet_online.versions import Versions
 from tests.plugins.online.replies import Bench
@@ -34,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
 
 @pytest.fixture
 def bench(tmp_path: Path, file: Path, model: Path) -> Iterator[Bench]:
-    store = Store.open(str(file))
+    store = TraceStore.open(str(file))
     yield Bench(store, model, tmp_path, [])
     store.close()
 

@@ -18,7 +18,7 @@ from ajet.cli import run_program
 from ajet.job.layers import job_layers
 from ajet_online.schema import Stage
 from ajet_online.settings import OnlineSettings, command_of, online_settings
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.versions import Versions
 from ajet_trinity_files.keys import TABLE
 from tests.patience import PATIENCE
@@ -157,7 +157,7 @@ def test_the_files_serve_record_rate_and_train(folder: Path, tokenizer: Any) -> 
     train = [*ajet, "trainer.yaml"]
     trained = subprocess.run(train, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
     assert trained.returncode == 0, trained.stderr
-    store = Store.open(str(folder / "kept/shop/first/exp_buffer.db"))
+    store = TraceStore.open(str(folder / "kept/shop/first/exp_buffer.db"))
     first, second = Versions(store).all()
     store.close()
     assert (first.number, second.stage) == (0, Stage.PUBLISHED)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ajet.types import ConfigError
-from ajet_online.schema import Stage, State
-from ajet_online.store import Store
+from ajet_online.schema import Stage, TraceState
+from ajet_online.store import TraceStore
 from ajet_online.versions import Version, Versions, distance
 from tests.plugins.online.conftest import trace
 
 
-def leased(store: Store, *names: str, seconds: float = 60) -> int:
+def leased(store: TraceStore, *names: str, seconds: float = 60) -> int:
     """A lease of new traces."""
     store.record([trace(name) for name in names])
     store.rate(names, 1.0, "task", "0")
@@ -21,7 +21,7 @@ def leased(store: Store, *names: str, seconds: float = 60) -> int:
     return lease.id
 
 
-def published(store: Store, name: str) -> int:
+def published(store: TraceStore, name: str) -> int:
     """The number of a new version, published."""
     found = Versions(store)
     serving = found.serving()
@@ -32,7 +32,7 @@ def published(store: Store, name: str) -> int:
 
 
 @pytest.mark.whole
-def test_the_first_model_is_version_0(store: Store) -> None:
+def test_the_first_model_is_version_0(store: TraceStore) -> None:
     versions = Versions(store)
     assert versions.serving() is None
     versions.begin("model")
@@ -43,19 +43,19 @@ def test_the_first_model_is_version_0(store: Store) -> None:
 
 
 @pytest.mark.whole
-def test_traces_are_trained_in_the_transaction_that_adds_the_candidate(store: Store) -> None:
+def test_traces_are_trained_in_the_transaction_that_adds_the_candidate(store: TraceStore) -> None:
     versions = Versions(store)
     versions.begin("model")
     lease = leased(store, "a", "b")
     assert versions.learned(lease, "/1", 0) == 1
     assert versions.learned(lease, "/1", 0) == 1, "again, as after a crash"
-    assert {(t.state, t.step) for t in store.all()} == {(State.TRAINED, 1)}
+    assert {(t.state, t.step) for t in store.all()} == {(TraceState.TRAINED, 1)}
     assert store.lease("other", 5, 60) is None
     assert (serving := versions.serving()) and serving.number == 0, "it is not published yet"
 
 
 @pytest.mark.whole
-def test_a_checkpoint_whose_lease_is_lost_does_not_count(store: Store) -> None:
+def test_a_checkpoint_whose_lease_is_lost_does_not_count(store: TraceStore) -> None:
     versions = Versions(store)
     versions.begin("model")
     lost = leased(store, "a", seconds=-1)
@@ -65,7 +65,7 @@ def test_a_checkpoint_whose_lease_is_lost_does_not_count(store: Store) -> None:
     assert [v.path for v in versions.all()] == ["model", "/1b"]
 
 
-def test_the_next_update_begins_when_the_gate_has_decided(store: Store) -> None:
+def test_the_next_update_begins_when_the_gate_has_decided(store: TraceStore) -> None:
     versions = Versions(store)
     versions.begin("model")
     number = versions.learned(leased(store, "a"), "/1", 0)
@@ -84,7 +84,9 @@ def test_the_next_update_begins_when_the_gate_has_decided(store: Store) -> None:
 
 
 @pytest.mark.whole
-def test_a_candidate_that_comes_too_late_is_rejected_and_its_traces_are_learned_again(store: Store) -> None:
+def test_a_candidate_that_comes_too_late_is_rejected_and_its_traces_are_learned_again(
+    store: TraceStore,
+) -> None:
     versions = Versions(store)
     versions.begin("model")
     late = versions.learned(leased(store, "a", seconds=0), "/late", 0)
@@ -99,12 +101,12 @@ def test_a_candidate_that_comes_too_late_is_rejected_and_its_traces_are_learned_
     assert not versions.publish(late, 0.9, {})
     assert versions.all()[late].reason == f"version 0 was followed by version {first} meanwhile"
     assert {t.id: (t.state, t.step) for t in store.all()} == {
-        "a": (State.READY, None),
-        "b": (State.TRAINED, first),
+        "a": (TraceState.READY, None),
+        "b": (TraceState.TRAINED, first),
     }
 
 
-def test_a_candidate_of_a_withdrawn_version_is_rejected(store: Store) -> None:
+def test_a_candidate_of_a_withdrawn_version_is_rejected(store: TraceStore) -> None:
     versions = Versions(store)
     versions.begin("model")
     first = published(store, "a")
@@ -115,7 +117,7 @@ def test_a_candidate_of_a_withdrawn_version_is_rejected(store: Store) -> None:
     stages = {v.number: (v.stage, v.reason) for v in versions.all()}
     assert stages[first] == (Stage.WITHDRAWN, "worse")
     assert stages[candidate] == (Stage.REJECTED, f"version {first} was withdrawn meanwhile")
-    assert {t.id: t.state for t in store.all()} == {"a": State.TRAINED, "b": State.READY}
+    assert {t.id: t.state for t in store.all()} == {"a": TraceState.TRAINED, "b": TraceState.READY}
     again = store.lease("trainer", 1, 60)
     assert again and versions.learned(again.id, "/again", 0) == 3, "numbers are not used again"
     assert versions.publish(3, 0.5, {})
@@ -123,14 +125,14 @@ def test_a_candidate_of_a_withdrawn_version_is_rejected(store: Store) -> None:
         versions.withdraw(1, "by hand")
 
 
-def rate(store: Store, version: int, reward: float | None, *, key: str = "k", task: str = "") -> None:
+def rate(store: TraceStore, version: int, reward: float | None, *, key: str = "k", task: str = "") -> None:
     """A new reply of a version, rated."""
     name = f"r{sum(1 for _ in store.all())}"
     store.record([trace(name, key=key, versions=trace("x").versions * 0 + version)])
     store.rate([name], reward, task or name, "0")
 
 
-def test_ratings_by_version(store: Store) -> None:
+def test_ratings_by_version(store: TraceStore) -> None:
     for version, reward in [(1, 1.0), (1, 0.0), (1, 1.0), (2, 0.5), (3, None)]:
         rate(store, version, reward)
     found = Versions(store).ratings([3, 1, 2], (0, 1))
@@ -139,7 +141,7 @@ def test_ratings_by_version(store: Store) -> None:
     assert Versions(store).rated(1) == Versions(store).count_ratings(1) == 3
 
 
-def test_an_episode_is_one_rating_of_each_version(store: Store) -> None:
+def test_an_episode_is_one_rating_of_each_version(store: TraceStore) -> None:
     for version, reward in [(1, 1.0), (1, 0.0), (2, 0.25), (2, 0.25)]:
         rate(store, version, reward, task="one")
     rate(store, 1, 0.75, key="other", task="one")
@@ -150,7 +152,7 @@ def test_an_episode_is_one_rating_of_each_version(store: Store) -> None:
 
 
 @pytest.mark.whole
-def test_of_the_first_ratings_no_key_has_more_than_its_share(store: Store) -> None:
+def test_of_the_first_ratings_no_key_has_more_than_its_share(store: TraceStore) -> None:
     for key, reward in [*[("flood", 0.0)] * 5, ("a", 1.0), ("b", 0.9), ("a", 0.8)]:
         rate(store, 1, reward, key=key)
     assert list(Versions(store).ratings([1], (0, 1))[1]) == [0, 1, 0.9, 0, 0.8, 0, 0, 0]
@@ -158,7 +160,7 @@ def test_of_the_first_ratings_no_key_has_more_than_its_share(store: Store) -> No
     assert list(keys) == ["flood", "a", "b", "flood", "a", "flood", "flood", "flood"]
 
 
-def test_statistics_are_finite_whatever_an_earlier_release_has_stored(store: Store) -> None:
+def test_statistics_are_finite_whatever_an_earlier_release_has_stored(store: TraceStore) -> None:
     for reward in (1e308, 1e308, -1e308, 1e200, 5e-324):
         rate(store, 1, reward, task="one")
         rate(store, 1, reward)

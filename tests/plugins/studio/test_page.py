@@ -686,11 +686,11 @@ def test_rows_that_did_not_arrive_are_asked_for_again(watcher: browser.Reader, f
 @pytest.mark.whole
 def test_a_store_shows_its_versions_and_why_one_was_kept_back(anyone: browser.Reader, tmp_path: Path) -> None:
     pytest.importorskip("ajet_online", reason="the store is one of ajet-plugin-online")
-    from ajet_online.store import Store
+    from ajet_online.store import TraceStore
     from ajet_online.versions import Versions
     from tests.plugins.online.conftest import trace
 
-    store = Store.open(str(tmp_path / "traces.db"))
+    store = TraceStore.open(str(tmp_path / "traces.db"))
     store.record([trace("first", at=1000.0, key="<b>shop"), trace("last", at=2000.0, run="order-7")])
     versions = Versions(store)
     versions.begin("starter")

@@ -19,17 +19,17 @@ from . import runs
 pytest.importorskip("ajet_online", reason="the store is one of ajet-plugin-online")
 
 from ajet_online.overview import note_bounds
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.versions import Versions
 from tests.patience import PATIENCE
 from tests.plugins.online.conftest import trace
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TraceStore]:
     """A store with a conversation of two replies."""
     monkeypatch.setattr(library, "PAUSE", 0.05)
-    found = Store.open(str(tmp_path / "traces.db"))
+    found = TraceStore.open(str(tmp_path / "traces.db"))
     now = time.time()
     more = [{"role": "user", "content": "are you <b>sure</b>?"}]
     found.record(
@@ -40,7 +40,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 
 @pytest.fixture
-def studio(store: Store) -> Iterator[runs.Studio]:
+def studio(store: TraceStore) -> Iterator[runs.Studio]:
     with runs.serving_library(open_library(store.name)) as found:
         yield found
 
@@ -55,7 +55,7 @@ def soon(ask: Any, wanted: Any) -> None:
 
 @pytest.mark.whole
 def test_the_store_is_a_live_run_and_its_conversations_are_episodes(
-    studio: runs.Studio, store: Store
+    studio: runs.Studio, store: TraceStore
 ) -> None:
     listed = studio.get("runs")
     assert listed["folder"] == store.name
@@ -72,7 +72,7 @@ def test_the_store_is_a_live_run_and_its_conversations_are_episodes(
     assert studio.get("tokens", run=".", id="a", timeline=0)["total"] == 10
 
 
-def test_what_is_recorded_later_appears_once(studio: runs.Studio, store: Store) -> None:
+def test_what_is_recorded_later_appears_once(studio: runs.Studio, store: TraceStore) -> None:
     again = [{"role": "user", "content": "again"}]
     now = time.time()
     store.record([trace("c", conversation="a", parent="b", at=now, messages=again), trace("other", at=now)])
@@ -85,7 +85,7 @@ def test_what_is_recorded_later_appears_once(studio: runs.Studio, store: Store) 
 
 @pytest.mark.whole
 def test_a_store_has_the_times_of_its_replies_and_counts_what_was_trained(
-    studio: runs.Studio, store: Store
+    studio: runs.Studio, store: TraceStore
 ) -> None:
     store.record([trace("single", at=time.time())])
     soon(
@@ -108,7 +108,7 @@ def test_a_store_has_the_times_of_its_replies_and_counts_what_was_trained(
 
 
 def test_the_versions_of_a_store_are_shown_with_what_gate_and_rollback_said(
-    studio: runs.Studio, store: Store
+    studio: runs.Studio, store: TraceStore
 ) -> None:
     versions = Versions(store)
     versions.begin("starter")
@@ -135,7 +135,7 @@ def test_the_versions_of_a_store_are_shown_with_what_gate_and_rollback_said(
     assert tables["Runs of the newest 20,000 replies"] == []
 
 
-def test_ratings_have_the_bounds_of_the_explorer(studio: runs.Studio, store: Store) -> None:
+def test_ratings_have_the_bounds_of_the_explorer(studio: runs.Studio, store: TraceStore) -> None:
     for bounds in ((0.0, 5.0), (-2.0, 2.0)):
         note_bounds(store, bounds)
     store.record([trace("neither", at=time.time())])
@@ -146,7 +146,7 @@ def test_ratings_have_the_bounds_of_the_explorer(studio: runs.Studio, store: Sto
         assert [one.reward for one in store.conversation(id)] == [reward] * len(store.conversation(id))
 
 
-def test_ratings_are_feedback_in_the_store(studio: runs.Studio, store: Store) -> None:
+def test_ratings_are_feedback_in_the_store(studio: runs.Studio, store: TraceStore) -> None:
     answer = studio.post(run=".", id="a", rating=-1, comment="rude", correction="Good morning!")
     assert answer.status_code == 200, answer.text
     given = [(one["rating"], one["comment"], one["correction"]) for one in answer.json()["ratings"]]
@@ -160,7 +160,7 @@ def test_ratings_are_feedback_in_the_store(studio: runs.Studio, store: Store) ->
 
 @pytest.mark.whole
 def test_a_store_that_cannot_be_read_is_said_on_the_page(
-    studio: runs.Studio, store: Store, monkeypatch: pytest.MonkeyPatch
+    studio: runs.Studio, store: TraceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ajet_online import source
 
@@ -174,7 +174,7 @@ def test_a_store_that_cannot_be_read_is_said_on_the_page(
     soon(lambda: studio.get("run", run=".")["problems"], [])
 
 
-def test_nothing_of_it_remains(store: Store) -> None:
+def test_nothing_of_it_remains(store: TraceStore) -> None:
     library = open_library(store.name)
     folder = library.folder
     assert (folder / "episodes.jsonl").is_file()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ajet.types import AjetError, Batch
-from ajet_trinity.batches import Layout, Row, Rows, padding, read_rows, rows_of, write_rows
+from ajet_trinity.batches import Row, RowLayout, Rows, padding, read_rows, rows_of, write_rows
 from tests.plugins.trinity.recorded import TIMELINES, batch_of, job_of
 
 MINI = {"train": {"mini_batches": 3, "batch_size": 3, "learning_rate": 0.5}}
@@ -25,7 +25,7 @@ def trained(rows: Rows) -> int:
 
 
 def test_a_row_holds_a_timelines_credit_token_by_token(batch: Batch) -> None:
-    rows = rows_of(batch, Layout(8, 1), 1.0).rows
+    rows = rows_of(batch, RowLayout(8, 1), 1.0).rows
     by_ids = {tuple(s.token_ids[: np.flatnonzero(s.mask)[-1] + 1]): s for s in batch.samples}
     full = [row for row in rows if row.mask.any()]
     assert len(full) == 2 * sum(TIMELINES)  # the third group has no credit
@@ -45,25 +45,25 @@ def test_a_row_holds_a_timelines_credit_token_by_token(batch: Batch) -> None:
 
 
 def test_calls_of_a_row_have_different_numbers(batch: Batch) -> None:
-    rows = rows_of(batch, Layout(8, 1), 1.0).rows
+    rows = rows_of(batch, RowLayout(8, 1), 1.0).rows
     assert max(len(set(row.calls[row.mask])) for row in rows) == 2
 
 
 def test_every_token_is_either_sent_or_counted_as_skipped(batch: Batch) -> None:
-    rows = rows_of(batch, Layout(8, 1), 1.0)
+    rows = rows_of(batch, RowLayout(8, 1), 1.0)
     everything = sum(int(s.mask.sum()) for s in batch.samples)
     assert rows.skipped > 0
     assert trained(rows) + rows.skipped == everything
 
 
 def test_samples_without_credit_are_sent_if_the_loss_has_a_gradient_for_them(batch: Batch) -> None:
-    rows = rows_of(replace(batch, zero_costs_nothing=False), Layout(8, 1), 1.0)
+    rows = rows_of(replace(batch, zero_costs_nothing=False), RowLayout(8, 1), 1.0)
     assert rows.skipped == 0
 
 
 @pytest.mark.parametrize("size", [1, 4, 8, 64])
 def test_chunks_are_padded_with_rows_of_weight_0(batch: Batch, size: int) -> None:
-    rows = rows_of(batch, Layout(size, 1), 1.0)
+    rows = rows_of(batch, RowLayout(size, 1), 1.0)
     assert len(rows.rows) == rows.chunks * size
     pads = [row for row in rows.rows if not row.mask.any()]
     assert len(pads) == -(2 * sum(TIMELINES)) % size
@@ -71,7 +71,7 @@ def test_chunks_are_padded_with_rows_of_weight_0(batch: Batch, size: int) -> Non
 
 
 def test_only_the_last_chunk_of_a_mini_batch_has_a_learning_rate(batch: Batch) -> None:
-    rows = rows_of(batch, Layout(4, 1), 1.0)
+    rows = rows_of(batch, RowLayout(4, 1), 1.0)
     rates = [{row.rate for row in rows.rows[i : i + 4]} for i in range(0, len(rows.rows), 4)]
     assert rates == [{0.0}, {0.0}, {0.0}, {0.5}]
     assert rows.steps == 1
@@ -80,32 +80,32 @@ def test_only_the_last_chunk_of_a_mini_batch_has_a_learning_rate(batch: Batch) -
 def test_a_mini_batch_without_credit_takes_no_step(tmp_path: Path) -> None:
     batch = batch_of(job_of(tmp_path, MINI)).batch
     assert len(batch.mini_batches) == 3
-    rows = rows_of(batch, Layout(8, 1), 1.0)
+    rows = rows_of(batch, RowLayout(8, 1), 1.0)
     assert (rows.steps, rows.chunks) == (2, 2)
     assert sum(row.first for row in rows.rows) == sum(TIMELINES)
 
 
 def test_each_worker_computes_its_part_of_every_chunk_in_order(batch: Batch) -> None:
     ranks, size = 2, 4
-    rows = rows_of(batch, Layout(size, ranks), 1.0)
+    rows = rows_of(batch, RowLayout(size, ranks), 1.0)
     share = len(rows.rows) // ranks
     workers = [rows.rows[rank * share : (rank + 1) * share] for rank in range(ranks)]
     for worker in workers:
         part = size // ranks
         rates = [{row.rate for row in worker[i : i + part]} for i in range(0, share, part)]
         assert rates == [{0.0}] * (rows.chunks - 1) + [{0.5}]
-    alone = rows_of(batch, Layout(size, 1), 1.0)
+    alone = rows_of(batch, RowLayout(size, 1), 1.0)
     assert sorted(tuple(r.token_ids) for r in rows.rows) == sorted(tuple(r.token_ids) for r in alone.rows)
 
 
 def test_a_layout_is_a_multiple_of_the_workers() -> None:
-    assert Layout.of(10, 4) == Layout(12, 4)
-    assert Layout.of(0, 3) == Layout(3, 3)
+    assert RowLayout.of(10, 4) == RowLayout(12, 4)
+    assert RowLayout.of(0, 3) == RowLayout(3, 3)
 
 
 def test_another_temperature_than_the_jobs_is_an_error(batch: Batch) -> None:
     with pytest.raises(AjetError, match=r"agent 'a' sampled at temperature 1, but .*\(0.7\)"):
-        rows_of(batch, Layout(8, 1), 0.7)
+        rows_of(batch, RowLayout(8, 1), 0.7)
 
 
 def same(one: Row, other: Row) -> bool:
@@ -113,7 +113,7 @@ def same(one: Row, other: Row) -> bool:
 
 
 def test_a_file_returns_the_rows_that_were_written(batch: Batch, tmp_path: Path) -> None:
-    rows = rows_of(batch, Layout(8, 1), 1.0)
+    rows = rows_of(batch, RowLayout(8, 1), 1.0)
     write_rows(tmp_path / "rows.safetensors", rows)
     found = read_rows(tmp_path / "rows.safetensors")
     assert len(found) == len(rows.rows)
@@ -127,7 +127,7 @@ def test_a_reader_refuses_rows_that_the_writer_has_not_counted(batch: Batch, tmp
         def tokens(self) -> int:
             return super().tokens + 1
 
-    rows = rows_of(batch, Layout(8, 1), 1.0)
+    rows = rows_of(batch, RowLayout(8, 1), 1.0)
     write_rows(tmp_path / "rows", Miscounted(rows.rows, rows.chunks, rows.steps, rows.skipped))
     with pytest.raises(ValueError, match=rf"sent {rows.tokens + 1} trained tokens .* reads {rows.tokens} in"):
         read_rows(tmp_path / "rows")

@@ -14,7 +14,7 @@ from ajet.learning.loop import assert_all_trained
 from ajet_local.backbone import Local
 from ajet_trinity import alignment
 from ajet_trinity.engine import Sampler
-from ajet_trinity.learner import Learner
+from ajet_trinity.learner import TrinityLearner
 from ajet_trinity.plugin import Trinity
 from ajet_trinity.trainer import TrinityTrainer
 from tests.plugins.trinity.recorded import batch_of, job_of
@@ -62,7 +62,7 @@ def trained_by_trinity(job: Any, model: Path, folder: Path) -> tuple[list[Any], 
         "AJET_TRINITY_GRADIENTS": str(folder / "gradients.pt"),
         "RAY_OVERRIDE_RESOURCES": json.dumps({"GPU": backbone.gpus, "CPU": 16}),
     }
-    learner = Learner(place.spool, config, environment, 300)
+    learner = TrinityLearner(place.spool, config, environment, 300)
     trainer = TrinityTrainer(
         learner,
         Sampler(NoEngine(), lambda: None),  # type: ignore[arg-type]

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save_file
 
 from ajet.types import AjetError, Batch, ConfigError
-from ajet_trinity.batches import Layout, read_rows, rows_of
-from ajet_trinity.learner import Learner, LearnerFailed, last_error
+from ajet_trinity.batches import RowLayout, read_rows, rows_of
+from ajet_trinity.learner import LearnerFailed, TrinityLearner, last_error
 from ajet_trinity.plugin import Trinity, _folder, _gpu_cache
 from ajet_trinity.spool import Spool
 from ajet_trinity.trainer import TrinityTrainer
@@ -54,14 +54,14 @@ def test_a_log_without_an_exception_names_no_cause(tmp_path: Path) -> None:
     assert last_error(tmp_path / "no such file") == ""
 
 
-def learner_of(spool: Spool, code: str, patience: float = PATIENCE) -> Learner:
+def learner_of(spool: Spool, code: str, patience: float = PATIENCE) -> TrinityLearner:
     """A learner whose first process runs other code instead of Trinity's."""
     fake = spool.folder / "fake" / "ajet_trinity" / "remote"
     fake.mkdir(parents=True)
     for package in (fake.parent, fake):
         (package / "__init__.py").write_text("")
     (fake / "launch.py").write_text(code)
-    learner = Learner(spool, {"mode": "train"}, {}, patience)
+    learner = TrinityLearner(spool, {"mode": "train"}, {}, patience)
     sys.path.insert(0, str(spool.folder / "fake"))  # the learner's processes look where this one does
     try:
         learner.start()
@@ -76,7 +76,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ajet_trinity.learner.ENDING_SECONDS", 0.2)
 
 
-def failure(learner: Learner, spool: Spool) -> LearnerFailed:
+def failure(learner: TrinityLearner, spool: Spool) -> LearnerFailed:
     try:
         with pytest.raises(LearnerFailed) as caught:
             learner.wait_for(spool.report(1), "step 1 of Trinity")
@@ -158,7 +158,7 @@ NEW = {"w": torch.tensor([0.0, 0.0, 1e-6]), "tied": torch.ones(2)}
 
 
 def trainer_of(spool: Spool, batch: Batch, **changed: Any) -> TrinityTrainer:
-    layout = Layout(64, 1)
+    layout = RowLayout(64, 1)
     rows = rows_of(batch, layout, 1.0)
     report = {
         "actor/ajet_tokens": float(rows.tokens),

@@ -21,7 +21,7 @@ from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.job.prepare import prepare
 from ajet.job.spec import JobSpec
-from ajet.learning.batch import Selection
+from ajet.learning.batch import TokenSelection
 from ajet.rollout.episode import Episode, Plan
 from ajet.tracker.call import Call
 from ajet.tracker.record import EpisodeRecord, as_ids
@@ -151,7 +151,7 @@ def main(job_file: str, folder: str) -> None:
     trainer = Trainer(config)
     trainer.init()
     trainer.actor_rollout_wg.set_loss_fn(Recording(trainer.loss, folder))
-    select = Selection(seed=str(job.config.run.seed))
+    select = TokenSelection(seed=str(job.config.run.seed))
     trainer.global_steps, trainer.curr_step_profile = 1, False
     choices = {"rows": replace(trainer.trees, flops=None), "trees": replace(trainer.trees, wanted=True)}
     for way in WAYS:

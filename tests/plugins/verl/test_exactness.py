@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from ajet.interfaces.progress import Silent
 from ajet.job.models import model_source
-from ajet.learning.batch import Learning, Selection, build_batch
+from ajet.learning.batch import Learning, TokenSelection, build_batch
 from ajet.learning.settings import LoraSettings
 from ajet_local.modeling import load_model
 from ajet_lora.adapters import Adapters
@@ -120,7 +120,7 @@ def _check(machine: Machine, job_file: Path) -> None:
         mini_batches=2,
         learning_rate=RATE,
         seed=f"{job.config.run.seed}:1",
-        selection=Selection(seed=str(job.config.run.seed)),
+        selection=TokenSelection(seed=str(job.config.run.seed)),
     )
     assert local and len(local.batch.samples) == 2 * sum(TIMELINES)
 

@@ -23,7 +23,7 @@ from ajet.learning.loop import NotFinite
 from ajet.learning.rollouts import ValidationFailed
 from ajet.types import AjetError, ConfigError, ContractBroken
 from ajet_verl import cluster, launch
-from ajet_verl.cluster import DISTRIBUTIONS, Facts, Node, forwarded, inspection, problems, refuse
+from ajet_verl.cluster import DISTRIBUTIONS, ClusterNode, Facts, forwarded, inspection, problems, refuse
 from ajet_verl.failures import cause_of, is_machine_failure, why
 from tests.plugins.verl.test_alignment import received
 from tests.plugins.verl.test_patience import recorder_in, run_of, verl_ends  # noqa: F401
@@ -187,7 +187,7 @@ def test_dead_servers_are_the_cause_even_if_verl_fails_first(
 
 # --------------------------------------------------------------------------- nodes
 
-NODE = Node("gpu-2 (10.0.0.2)", has_gpus=True)
+NODE = ClusterNode("gpu-2 (10.0.0.2)", has_gpus=True)
 RUN = Path("/runs/one")
 OWN = Facts("content", True, {"verl": "0.9.1", "torch": "2.11.0+cu130", "vllm": "0.24.0"})
 

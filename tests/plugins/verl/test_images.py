@@ -20,7 +20,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from ajet.chat.images import Images, open_image
 from ajet.chat.messages import images_of, normalise
-from ajet.learning.batch import Learnable, Selection
+from ajet.learning.batch import Learnable, TokenSelection
 from ajet.rollout.episode import Episode, Plan
 from ajet.types import AjetError, GenerateRequest, Sampling, Task, WorkflowOutput
 from ajet_local.engine import LocalEngine
@@ -68,7 +68,7 @@ def member(processor: Any) -> Learnable:
         reply = script.call(first, answer)
         script.call([*first, reply, *then], last)
     episode = Episode(Plan("e", "e", Task("t"), 0, 0), 0, WorkflowOutput(), script.record, reward=REWARD)
-    found = Selection().learnable(episode)
+    found = TokenSelection().learnable(episode)
     assert found is not None and len(found.lines) == len(CHATS)
     return found
 

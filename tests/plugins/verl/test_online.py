@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ajet_online.schema import Stage
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from ajet_online.versions import Versions
 from tests.plugins.online.replies import Bench
 
@@ -15,7 +15,7 @@ from tests.plugins.online.replies import Bench
 @pytest.mark.slow
 @pytest.mark.models("calculator")
 def test_it_learns_from_the_replies_of_an_explorer(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "traces.db"))
+    store = TraceStore.open(str(tmp_path / "traces.db"))
     bench = Bench(store, "calculator", tmp_path, [])
     bench.rated({name: float(n % 2) for n, name in enumerate("abcdefgh")})
     bench.train(2, train={"batch_size": 4, "learning_rate": 1e-4}, backbone={"name": "verl"})

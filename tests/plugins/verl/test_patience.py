@@ -49,7 +49,7 @@ def run_of(folder: Path, recorder: Recorder, polled: Callable[[], None]) -> Any:
         polled()
         return value
 
-    run: Any = object.__new__(launch._Run)
+    run: Any = object.__new__(launch._VerlRun)
     run._ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=OSError))
     run._config, run._failed, run._recorder = None, "", Here(recorder)
     run._settings, run._run_dir = SimpleNamespace(patience=PATIENCE), folder

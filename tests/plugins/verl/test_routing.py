@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ajet.learning.batch import Learnable, Selection
+from ajet.learning.batch import Learnable, TokenSelection
 from ajet.types import ConfigError
 from ajet_verl.alignment import router_replay
 from ajet_verl.rows import ROUTED, group_rows, padding
@@ -21,7 +21,7 @@ RECORDS = {"actor_rollout_ref": {"rollout": {"enable_rollout_routing_replay": Tr
 
 def routed_members() -> list[Learnable]:
     """A group whose calls were answered by the experts that are the call's number."""
-    found = [Selection().learnable(episode) for episode in episodes((LAYERS, EXPERTS))[:3]]
+    found = [TokenSelection().learnable(episode) for episode in episodes((LAYERS, EXPERTS))[:3]]
     return [member for member in found if member]
 
 
@@ -48,7 +48,7 @@ def test_a_row_carries_them_and_padding_has_the_same_shape() -> None:
 
 
 def test_rows_of_other_models_have_no_experts() -> None:
-    member = Selection().learnable(episodes()[0])
+    member = TokenSelection().learnable(episodes()[0])
     assert member
     _, [fields], [tag] = group_rows("uid", [member], 1.0)
     assert ROUTED not in fields and ROUTED not in tag

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ajet.learning.batch import Learnable, Selection
+from ajet.learning.batch import Learnable, TokenSelection
 from ajet.types import AjetError
 from ajet_verl.layout import PADDING, lay_out
 from ajet_verl.rows import READ, group_rows, learnables, padding, read, to_fields
@@ -16,7 +16,7 @@ from tests.plugins.verl.exactness import TIMELINES, episodes
 
 
 def members() -> list[Learnable]:
-    found = [Selection().learnable(episode) for episode in episodes()]
+    found = [TokenSelection().learnable(episode) for episode in episodes()]
     return [member for member in found if member]
 
 

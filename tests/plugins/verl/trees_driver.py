@@ -16,7 +16,7 @@ from ajet.learning.objective import objective
 from ajet.learning.settings import TrainSettings
 from ajet.types import Sample
 from ajet_verl.layout import TreeRows, lay_out, lay_out_trees
-from ajet_verl.loss import RowLoss
+from ajet_verl.loss import WorkerLoss
 
 BENCH = Path(__file__).parents[3] / "bench"
 RANKS = 2
@@ -35,10 +35,10 @@ def bench() -> Any:
     return verl_trees
 
 
-def row_loss(**terms: Any) -> RowLoss:
+def row_loss(**terms: Any) -> WorkerLoss:
     """GRPO with further terms of the loss."""
     settings = TrainSettings(**terms)
-    return RowLoss(objective(GRPO(), settings), fresh=True, pulse=bench().Silent())
+    return WorkerLoss(objective(GRPO(), settings), fresh=True, pulse=bench().Silent())
 
 
 def forest(seed: int, rows: int = 12, longest: int = 40, words: int = 60) -> list[Sample]:

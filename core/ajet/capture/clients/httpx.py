@@ -27,7 +27,7 @@ from ajet.utils.patching import replaced
 log = logging.getLogger("ajet")
 
 
-class Answers(Protocol):
+class ClientsCapture(Protocol):
     """What the patched clients need of `ajet.capture.hook.Capture`, which has them patched."""
 
     @property
@@ -48,7 +48,7 @@ class Answers(Protocol):
 
 
 @contextmanager
-def patched(module: ModuleType, capture: Answers) -> Iterator[None]:
+def patched(module: ModuleType, capture: ClientsCapture) -> Iterator[None]:
     """LLM calls by httpx2 or httpx are answered."""
     with (
         replaced(module.Client, send=_sync_send(capture, module, module.Client.send)),
@@ -57,7 +57,7 @@ def patched(module: ModuleType, capture: Answers) -> Iterator[None]:
         yield
 
 
-def _sync_send(capture: Answers, module: ModuleType, original: Any) -> Any:
+def _sync_send(capture: ClientsCapture, module: ModuleType, original: Any) -> Any:
     def send(client: Any, request: Any, **options: Any) -> Any:
         wire = capture.match(request)
         if wire is None or client.is_closed:
@@ -89,7 +89,7 @@ def _sync_send(capture: Answers, module: ModuleType, original: Any) -> Any:
     return send
 
 
-def _async_send(capture: Answers, module: ModuleType, original: Any) -> Any:
+def _async_send(capture: ClientsCapture, module: ModuleType, original: Any) -> Any:
     async def send(client: Any, request: Any, **options: Any) -> Any:
         wire = capture.match(request)
         if wire is None or client.is_closed:

@@ -19,7 +19,7 @@ SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, math.inf)
 
 
 @dataclass(slots=True)
-class Meter:
+class GatewayMeter:
     """Counters of one gateway; used only on the engine's loop."""
 
     calls: Counter[int] = field(default_factory=Counter)
@@ -37,9 +37,9 @@ class Meter:
     _counted: dict[int, list[int]] = field(default_factory=dict)
     """Session -> its calls in flight here, and how many of its recorded calls are counted."""
 
-    def call(self, session: Session) -> _Call:
+    def call(self, session: Session) -> _OpenCall:
         """A block during which a call is in flight; the tokens it records are counted at the end."""
-        return _Call(self, session)
+        return _OpenCall(self, session)
 
     def took(self, seconds: float) -> None:
         """Count the duration of a call."""
@@ -102,10 +102,10 @@ def labelled(label: str, counts: Mapping[Any, int]) -> dict[str, int]:
     return {f'{{{label}="{value}"}}': n for value, n in counts.items()}
 
 
-class _Call:
+class _OpenCall:
     __slots__ = ("_began", "_meter", "_session", "_state")
 
-    def __init__(self, meter: Meter, session: Session) -> None:
+    def __init__(self, meter: GatewayMeter, session: Session) -> None:
         self._meter = meter
         self._session = session
         self._state = meter._counted.setdefault(id(session), [0, len(session.record.calls)])

@@ -26,7 +26,7 @@ from urllib.parse import unquote
 from ajet.capture.gateway.address import Caller, key_in, key_in_query, make_path, split_path
 from ajet.capture.gateway.bodies import MOST_BYTES, MOST_PAGE_BYTES, Bodies, Gone, Receive, announced
 from ajet.capture.gateway.listening import QUEUED, listen, url_of
-from ajet.capture.gateway.metrics import Meter
+from ajet.capture.gateway.metrics import GatewayMeter
 from ajet.capture.gateway.origin import foreign
 from ajet.capture.portal import Portal
 from ajet.capture.respond import EventStream, Reply, caller, find_wire, refuse, respond
@@ -86,7 +86,7 @@ class Gateway:
         most_bytes: int = MOST_BYTES,
         most_calls: int = MOST_CALLS,
     ) -> None:
-        self.meter = Meter()
+        self.meter = GatewayMeter()
         self.socket: socket.socket | None = None
         """The listening socket; None before the start."""
         self._portal = portal
@@ -200,7 +200,7 @@ class _App:
         models: Sequence[str],
         pages: Mapping[str, Page],
         metrics: Callable[[], str],
-        meter: Meter,
+        meter: GatewayMeter,
         host: str,
         most_bytes: int,
         most_calls: int,

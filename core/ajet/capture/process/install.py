@@ -11,7 +11,7 @@ from ajet.capture.gateway.server import Gateway
 from ajet.capture.process.fork import ChildReports, fork_safe
 from ajet.capture.process.threads import propagated
 from ajet.capture.process.uncaptured import REMEDY, Listener, listening
-from ajet.capture.refusals import Refused
+from ajet.capture.refusals import RefusedCalls
 from ajet.interfaces.workflow import EpisodeEndpoint
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _MOST_LINES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledCapture:
     """What surrounds an installed capture."""
 
     capture: Capture
@@ -41,7 +41,7 @@ class Installed:
             return endpoint
         return endpoint._replace(base_url=self.url + endpoint.base_url.removeprefix(self.gateway.url))
 
-    def refused(self) -> list[Refused]:
+    def refused(self) -> list[RefusedCalls]:
         """The LLM calls that were refused so far, forked children's too."""
         self.children.collect()
         return self.capture.refusals.found()
@@ -75,7 +75,7 @@ def install(
     host: str = "127.0.0.1",
     port: int = 0,
     url: str = "",
-) -> Iterator[Installed]:
+) -> Iterator[InstalledCapture]:
     """A block in which thread pools keep the episode, forked children are answered, missed calls are noted, and a
     gateway is available at ``host`` and ``port``; with ``gateway`` it listens from the beginning. ``url`` is where programs on
     other machines reach it."""
@@ -91,6 +91,6 @@ def install(
         try:
             if gateway:
                 server.start()
-            yield Installed(capture, server, listener, children, url)
+            yield InstalledCapture(capture, server, listener, children, url)
         finally:
             server.close()

@@ -42,7 +42,7 @@ printed_by_episode: ContextVar[Printed | None] = ContextVar("ajet_printed", defa
 """Set where an episode runs."""
 
 
-class Kept:
+class KeptLines:
     """Counts the lines that episodes print and the terminal does not show."""
 
     def __init__(self) -> None:
@@ -55,10 +55,10 @@ class Kept:
 
 
 @contextmanager
-def prints_kept() -> Iterator[Kept]:
+def prints_kept() -> Iterator[KeptLines]:
     """A block in which what an episode writes to stdout and stderr is kept with it. Under a debugger and in forked children it
     goes to the terminal, and so do the warnings of AgentJet."""
-    kept, log = Kept(), logging.getLogger("ajet")
+    kept, log = KeptLines(), logging.getLogger("ajet")
     with ExitStack() as undo:
         if not log.hasHandlers():
             warnings = logging.StreamHandler(sys.stderr)
@@ -73,7 +73,7 @@ def prints_kept() -> Iterator[Kept]:
 class _Terminal:
     """A stream for everything but episodes."""
 
-    def __init__(self, stream: Any, kept: Kept) -> None:
+    def __init__(self, stream: Any, kept: KeptLines) -> None:
         self._stream, self._kept, self._process = stream, kept, os.getpid()
 
     def write(self, text: str) -> int:

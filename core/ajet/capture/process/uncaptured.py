@@ -57,7 +57,7 @@ class Missed:
 
 
 @dataclass(slots=True)
-class _Watched:
+class _WatchedEpisode:
     """What is known about a running episode's connections."""
 
     task: asyncio.Task[Any] | None
@@ -84,11 +84,11 @@ class Listener:
         self._refuse = refuse
         self._engine_loop = engine_loop
         self._is_ours = is_ours
-        self._episodes: dict[str, _Watched] = {}
+        self._episodes: dict[str, _WatchedEpisode] = {}
 
     def begin(self, key: str) -> None:
         """The episode of a session's key begins in this task."""
-        self._episodes[key] = _Watched(asyncio.current_task(), threading.get_ident())
+        self._episodes[key] = _WatchedEpisode(asyncio.current_task(), threading.get_ident())
 
     def in_this_thread(self, key: str) -> None:
         """Its workflow runs in this thread."""
@@ -143,13 +143,13 @@ class Listener:
             location = location_on_stack(sys._getframe(1))
             session.program = f"{short} ({location})" if location else short
 
-    def _watched(self) -> _Watched | None:
+    def _watched(self) -> _WatchedEpisode | None:
         session = current_session.get()
         if session is None or passing_through.get() or asyncio._get_running_loop() is self._engine_loop:
             return None
         return self._episodes.get(session.key)
 
-    def _note(self, watched: _Watched, host: str, port: int) -> None:
+    def _note(self, watched: _WatchedEpisode, host: str, port: int) -> None:
         location = location_on_stack(sys._getframe(3)) or _location_of_workflow(watched)
         if len(watched.found) < MOST_LOCATIONS or (host, port, location) in watched.found:
             watched.found[host, port, location] += 1
@@ -210,7 +210,7 @@ def location_on_stack(frame: FrameType | None, *, through_loops: bool = False) -
     return ""
 
 
-def _location_of_workflow(watched: _Watched) -> str:
+def _location_of_workflow(watched: _WatchedEpisode) -> str:
     """Where a workflow stands while a helper's thread or task connects for it."""
     awaited: Any = watched.task.get_coro() if watched.task else None
     if awaited is None or getattr(awaited, "cr_running", False):  # eager tasks start helpers before they wait

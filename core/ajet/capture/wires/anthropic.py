@@ -74,7 +74,7 @@ _SUPPORTED = "messages with text, images, tools, thinking and stop_sequences are
 
 
 @dataclass(slots=True)
-class _Request(ChatRequest):
+class _AnthropicRequest(ChatRequest):
     thinking: bool = False
     """Whether the client asked for thinking. If not, it expects none: many read ``content[0].text``."""
     seals: bool = False
@@ -93,7 +93,7 @@ class AnthropicMessages:
         data = read_object(body)
         faults = Faults()
         faults.parameters(data, _KNOWN)
-        chat = _Chat(data, faults)
+        chat = _AnthropicChat(data, faults)
         choice = mapping(data, "tool_choice")
         must_call = _must_call(choice, faults)
         faults.forced(must_call, [*chat.tools, *chat.told.values()])
@@ -101,7 +101,7 @@ class AnthropicMessages:
         _edits(data, faults)
         faults.refuse(_SUPPORTED)
         thinking = mapping(data, "thinking")
-        return _Request(
+        return _AnthropicRequest(
             model=str(data.get("model", "")),
             messages=chat.messages,
             tools=chat.tools,
@@ -140,7 +140,7 @@ class AnthropicMessages:
 
     def events(self, request: ChatRequest, reply_id: str) -> Events:
         """See `Events`."""
-        return _Events(request, reply_id)
+        return _AnthropicEvents(request, reply_id)
 
     def error(self, error: Refused) -> dict[str, Any]:
         """Anthropic's error object."""
@@ -206,7 +206,7 @@ def _json_schema(data: Mapping[str, Any], faults: Faults) -> Mapping[str, Any] |
 # --------------------------------------------------------------------------- messages in
 
 
-class _Chat:
+class _AnthropicChat:
     """A request's messages and tools in the chat form. Raises Refused."""
 
     def __init__(self, data: Mapping[str, Any], faults: Faults) -> None:
@@ -422,8 +422,8 @@ def _edited(request: ChatRequest) -> dict[str, Any]:
     return {"context_management": {"applied_edits": []}} if _asked(request).edits else {}
 
 
-def _asked(request: ChatRequest) -> _Request:
-    assert isinstance(request, _Request)
+def _asked(request: ChatRequest) -> _AnthropicRequest:
+    assert isinstance(request, _AnthropicRequest)
     return request
 
 
@@ -432,7 +432,7 @@ def _signature(reply_id: str) -> str:
     return f"ajet{reply_id}"
 
 
-class _Events:
+class _AnthropicEvents:
     """One block after the other: thinking and text as they are sampled, complete calls at the end. The tokens of
     the prompt are reported at the end, because they are not known earlier."""
 
@@ -508,7 +508,7 @@ def _event(kind: str, **fields: Any) -> bytes:
     return sse({"type": kind, **fields}, kind)
 
 
-class TokenCount(AnthropicMessages):
+class AnthropicTokenCount(AnthropicMessages):
     """``POST …/v1/messages/count_tokens``: the tokens of the prompt that the same call would have."""
 
     path = "/v1/messages/count_tokens"

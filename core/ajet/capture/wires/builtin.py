@@ -18,9 +18,9 @@ BUILTIN_WIRES: tuple[Wire, ...] = (
     AnthropicMessages(),
     GenerateContent(),
     StreamGenerateContent(),
-    responses.TokenCount(),
+    responses.ResponsesTokenCount(),
     responses.Compaction(),
-    anthropic.TokenCount(),
-    google.TokenCount(),
+    anthropic.AnthropicTokenCount(),
+    google.GoogleTokenCount(),
     Unanswered("/messages/batches", AnthropicMessages()),
 )

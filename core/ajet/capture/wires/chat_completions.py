@@ -42,7 +42,7 @@ _SUPPORTED = "chat completions with text, images, tools, n, stop, max_tokens, lo
 
 
 @dataclass(slots=True)
-class _Request(ChatRequest):
+class _ChatCompletionsRequest(ChatRequest):
     usage_chunk: bool = False
     """Whether a stream ends with the usage."""
 
@@ -78,7 +78,7 @@ class ChatCompletions:
         must_call = _must_call(data.get("tool_choice", "auto"), tools, faults)
         json_schema = _json_schema(data, faults)
         faults.refuse(_SUPPORTED)
-        return _Request(
+        return _ChatCompletionsRequest(
             model=str(data.get("model", "")),
             messages=messages,
             tools=tools,
@@ -109,7 +109,7 @@ class ChatCompletions:
 
     def events(self, request: ChatRequest, reply_id: str) -> Events:
         """See `Events`."""
-        return _Events(request, reply_id)
+        return _ChatEvents(request, reply_id)
 
     def error(self, error: Refused) -> dict[str, Any]:
         """OpenAI's error object."""
@@ -188,11 +188,11 @@ def _usage(answers: Sequence[Answer]) -> dict[str, Any]:
     return usage | {"completion_tokens_details": {"reasoning_tokens": sum(reasoning)}}
 
 
-class _Events:
+class _ChatEvents:
     def __init__(self, request: ChatRequest, reply_id: str) -> None:
         self._head = _head("chat.completion.chunk", request, reply_id, int(time.time()))
         self._n = request.n
-        self._usage_chunk = isinstance(request, _Request) and request.usage_chunk
+        self._usage_chunk = isinstance(request, _ChatCompletionsRequest) and request.usage_chunk
         self._with_content: set[int] = set()
         """Choices of which some content was sent."""
 

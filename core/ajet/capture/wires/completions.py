@@ -35,7 +35,7 @@ _SUPPORTED = "completions of one prompt with n, max_tokens, stop and logprobs up
 
 
 @dataclass(slots=True)
-class _Request(ChatRequest):
+class _CompletionsRequest(ChatRequest):
     usage_chunk: bool = False
     """Whether a stream ends with the usage."""
 
@@ -60,7 +60,7 @@ class Completions:
         options = mapping(data, "stream_options")
         faults.parameters(options, ("include_usage", "include_obfuscation"), "stream_options.")
         faults.refuse(_SUPPORTED)
-        return _Request(
+        return _CompletionsRequest(
             model=str(data.get("model", "")),
             messages=(),
             tools=(),
@@ -83,7 +83,7 @@ class Completions:
 
     def events(self, request: ChatRequest, reply_id: str) -> Events:
         """See `Events`."""
-        return _Events(request, reply_id)
+        return _CompletionEvents(request, reply_id)
 
     def error(self, error: Refused) -> dict[str, Any]:
         """OpenAI's error object."""
@@ -151,7 +151,7 @@ def _usage(answers: Sequence[Answer]) -> dict[str, int]:
     }
 
 
-class _Events:
+class _CompletionEvents:
     def __init__(self, request: ChatRequest, reply_id: str) -> None:
         self._request = request
         self._reply_id = reply_id
@@ -165,7 +165,7 @@ class _Events:
 
     def end(self, answers: Sequence[Answer]) -> bytes:
         out = b"".join(self._chunk([_choice(i, "", a)]) for i, a in enumerate(answers))
-        if isinstance(self._request, _Request) and self._request.usage_chunk:
+        if isinstance(self._request, _CompletionsRequest) and self._request.usage_chunk:
             out += self._chunk([], usage=_usage(answers))
         return out + b"data: [DONE]\n\n"
 

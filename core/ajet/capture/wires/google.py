@@ -86,7 +86,7 @@ _SUPPORTED = "contents with text, images, thoughts and functions, JSON and stopS
 
 
 @dataclass(slots=True)
-class _Request(ChatRequest):
+class _GoogleRequest(ChatRequest):
     thoughts: bool = False
     """Whether the client asked for thoughts. If not, it expects none."""
 
@@ -123,7 +123,7 @@ class GenerateContent:
         faults.forced(must_call, tools)
         json_schema = _json_schema(config, faults)
         faults.refuse(_SUPPORTED)
-        return _Request(
+        return _GoogleRequest(
             model=self._model,
             messages=messages,
             tools=tools,
@@ -153,7 +153,7 @@ class GenerateContent:
 
     def events(self, request: ChatRequest, reply_id: str) -> Events:
         """See `Events`."""
-        return _Events(request, reply_id)
+        return _GoogleEvents(request, reply_id)
 
     def error(self, error: Refused) -> dict[str, Any]:
         """Google's error object."""
@@ -169,7 +169,7 @@ class StreamGenerateContent(GenerateContent):
     streams = True
 
 
-class TokenCount(GenerateContent):
+class GoogleTokenCount(GenerateContent):
     """``POST …/models/NAME:countTokens``: the tokens of the prompt that the same call would have."""
 
     verb = "countTokens"
@@ -286,7 +286,7 @@ def _converted(schema: Any) -> Any:
 
 
 def _messages(data: Mapping[str, Any], faults: Faults) -> list[Mapping[str, Any]]:
-    chat = _Chat(faults)
+    chat = _GoogleChat(faults)
     if data.get("systemInstruction"):
         chat.instruct(mapping(data, "systemInstruction"))
     contents = objects(data.get("contents"), "contents")
@@ -297,7 +297,7 @@ def _messages(data: Mapping[str, Any], faults: Faults) -> list[Mapping[str, Any]
     return chat.messages
 
 
-class _Chat:
+class _GoogleChat:
     """Contents as messages. A response may lack the id of its call: then it answers the first open one of its name."""
 
     def __init__(self, faults: Faults) -> None:
@@ -439,7 +439,7 @@ def _candidate(index: int, parts: Sequence[Any], ending: Mapping[str, Any] | Non
 
 def _said(request: ChatRequest, answer: Answer) -> Iterator[dict[str, Any]]:
     reasoning = answer.message.get("reasoning_content")
-    if reasoning and isinstance(request, _Request) and request.thoughts:
+    if reasoning and isinstance(request, _GoogleRequest) and request.thoughts:
         yield {"text": reasoning, "thought": True}
     if answer.message.get("content"):
         yield {"text": answer.message["content"]}
@@ -483,7 +483,7 @@ def _ending(answer: Answer) -> dict[str, Any]:
     return ending
 
 
-class _Events:
+class _GoogleEvents:
     """A response for each piece; the last one has the calls, what ended the answers, and the tokens."""
 
     def __init__(self, request: ChatRequest, reply_id: str) -> None:
@@ -496,7 +496,7 @@ class _Events:
     def piece(self, piece: Piece) -> bytes:
         part: dict[str, Any] = {"text": piece.text}
         if piece.kind == "reasoning":
-            if not (isinstance(self._request, _Request) and self._request.thoughts):
+            if not (isinstance(self._request, _GoogleRequest) and self._request.thoughts):
                 return b""
             part["thought"] = True
         return sse(_response(self._request, self._reply_id, [_candidate(piece.choice, [part])]))

@@ -24,7 +24,7 @@ from ajet.capture.wires.responses_tools import (
     CALLS,
     OUTPUTS,
     Own,
-    Tools,
+    ResponsesTools,
     call_of,
     chat_name,
     item_of,
@@ -85,7 +85,7 @@ _SUMMARY = "Summary of the conversation so far:\n\n"
 
 
 @dataclass(slots=True)
-class _Request(ChatRequest):
+class _ResponsesRequest(ChatRequest):
     echo: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the request that the reply repeats."""
     own: Mapping[str, Own] = field(default_factory=dict)
@@ -107,12 +107,12 @@ class Responses:
         """See `Wire.parse`."""
         return self._request(read_object(body))
 
-    def _request(self, data: Mapping[str, Any]) -> _Request:
+    def _request(self, data: Mapping[str, Any]) -> _ResponsesRequest:
         faults = Faults()
         faults.parameters(data, _KNOWN)
-        tools = Tools()
+        tools = ResponsesTools()
         tools.offer(data.get("tools", []), "tools", faults)
-        chat = _Chat(data, tools, faults)
+        chat = _ResponsesChat(data, tools, faults)
         include = _include(data, faults)
         json_schema = _json_schema(data, faults)
         must_call = _must_call(data.get("tool_choice", "auto"), faults)
@@ -122,7 +122,7 @@ class Responses:
         if number(data, "top_logprobs", int, 0, 20):
             faults.parameter("top_logprobs", data["top_logprobs"])
         faults.refuse(_SUPPORTED)
-        return _Request(
+        return _ResponsesRequest(
             model=str(data.get("model", "")),
             messages=chat.messages,
             tools=tools.offered,
@@ -154,7 +154,7 @@ class Responses:
 
     def events(self, request: ChatRequest, reply_id: str) -> Events:
         """See `Events`."""
-        return _Events(request, reply_id)
+        return _ResponsesEvents(request, reply_id)
 
     def error(self, error: Refused) -> dict[str, Any]:
         """OpenAI's error object."""
@@ -215,7 +215,7 @@ def _last_item(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return items[-1] if isinstance(items, list) and items else {}
 
 
-class _Chat:
+class _ResponsesChat:
     """Combines items into messages.
 
     A turn of the model comes back as a sequence of reasoning, one message and calls, which become one
@@ -223,7 +223,7 @@ class _Chat:
     ids, that order does.
     """
 
-    def __init__(self, data: Mapping[str, Any], tools: Tools, faults: Faults) -> None:
+    def __init__(self, data: Mapping[str, Any], tools: ResponsesTools, faults: Faults) -> None:
         self.messages: list[Mapping[str, Any]] = []
         self.compacts = False
         """Whether the last item asks for a summary of the chat."""
@@ -430,8 +430,8 @@ def _output(request: ChatRequest, answer: Answer, reply_id: str) -> Iterator[dic
         index += 1
 
 
-def _asked(request: ChatRequest) -> _Request:
-    assert isinstance(request, _Request)
+def _asked(request: ChatRequest) -> _ResponsesRequest:
+    assert isinstance(request, _ResponsesRequest)
     return request
 
 
@@ -488,7 +488,7 @@ def _closed(
     }
 
 
-class _Events:
+class _ResponsesEvents:
     """One item after the other: reasoning and text as they are sampled, complete calls at the end."""
 
     def __init__(self, request: ChatRequest, reply_id: str) -> None:
@@ -609,7 +609,7 @@ class _Events:
         return event
 
 
-class TokenCount(Responses):
+class ResponsesTokenCount(Responses):
     """``POST …/responses/input_tokens``: the tokens of the prompt that the same call would have."""
 
     path = "/responses/input_tokens"

@@ -65,7 +65,7 @@ class Own:
 
 
 @dataclass(slots=True)
-class Tools:
+class ResponsesTools:
     """The tools of a request. ``offered`` and ``told`` are those of `ChatRequest`, ``own`` is the client's view by their names."""
 
     offered: list[Mapping[str, Any]] = field(default_factory=list)

@@ -12,7 +12,7 @@ from ajet.cli.options import Backbone, Model, Sets
 
 if TYPE_CHECKING:
     from ajet.estimate.devices import Gpus
-    from ajet_advice.plan import Plan
+    from ajet_advice.plan import JobPlan
 
 
 def plan(
@@ -68,14 +68,16 @@ def plan(
     from ajet.interfaces.progress import reporting_to
     from ajet.reports.progress import make_progress
     from ajet.runs.jobs import job_of
-    from ajet_advice.plan import METHODS, Question
+    from ajet_advice.plan import METHODS, PlanQuestion
     from ajet_advice.plan import plan as make_plan
 
     if method is not None and method not in METHODS:
         raise ConfigError(
             f"--method {method}: unknown{nearest(method, METHODS)}. Known: {', '.join(METHODS)}."
         )
-    asked = Question(gpus=_gpus(gpus), method=method, prompt=prompt_tokens, answer=answer_tokens, price=price)
+    asked = PlanQuestion(
+        gpus=_gpus(gpus), method=method, prompt=prompt_tokens, answer=answer_tokens, price=price
+    )
     with make_progress() as progress, reporting_to(progress):
         found = make_plan(job_of(given), asked)
     print(json.dumps(found.as_dict(), indent=2) if as_json else "\n".join(page(found)))
@@ -83,7 +85,7 @@ def plan(
         raise typer.Exit(1)
 
 
-def page(found: Plan) -> Iterator[str]:
+def page(found: JobPlan) -> Iterator[str]:
     """The plan as lines of text."""
     from ajet.estimate.devices import USABLE
     from ajet.utils.terminal import table

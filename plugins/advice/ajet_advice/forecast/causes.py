@@ -10,7 +10,7 @@ from ajet import ConfigError, Job, model_source
 from ajet.estimate.shape import read_shape
 from ajet.rollout.episode import Episode
 from ajet.runs.check import warnings_of
-from ajet_advice.forecast.figures import Forecast
+from ajet_advice.forecast.figures import ForecastFigures
 from ajet_advice.forecast.steps import Probe
 
 LEAST_SIGNAL = 0.1
@@ -28,7 +28,7 @@ CUT = 0.3
 USUAL_EPSILON = 1e-6
 
 
-def causes_of(job: Job, found: Forecast, has_template: bool) -> Iterator[tuple[str, str, str]]:
+def causes_of(job: Job, found: ForecastFigures, has_template: bool) -> Iterator[tuple[str, str, str]]:
     """(name, what stands in the way, what helps). ``has_template``: whether the model's tokenizer has a chat template."""
     report, rewards = found.report, found.report.rewards
     failed = [e for e in report.episodes if e.failed]
@@ -130,7 +130,7 @@ def learning_rates(job: Job) -> tuple[float, float] | None:
     return centre / 100, centre * (2 if job.config.train.adam_epsilon <= USUAL_EPSILON else 5)
 
 
-def suggestions_of(job: Job, found: Forecast) -> Iterator[tuple[str, str]]:
+def suggestions_of(job: Job, found: ForecastFigures) -> Iterator[tuple[str, str]]:
     """(setting, reason)"""
     size, train = found.group_size, job.config.train
     now, more = found.signal.get(size), found.signal.get(2 * size)

@@ -62,7 +62,7 @@ def foreseen_signal(beta: tuple[float, float], size: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class ForecastFigures:
     """What a few episodes say of a run. Intervals are (estimate, low, high) and hold in 95 % of cases."""
 
     report: Report

@@ -17,14 +17,14 @@ from ajet.utils.wilson import Interval
 from ajet_advice.cost import Cost
 from ajet_advice.forecast.attack import Hole, attack
 from ajet_advice.forecast.causes import LEAST_SIGNAL, causes_of, suggestions_of
-from ajet_advice.forecast.figures import Forecast, mean_reward, passed, passes_by_k, signal_by_size
+from ajet_advice.forecast.figures import ForecastFigures, mean_reward, passed, passes_by_k, signal_by_size
 from ajet_advice.forecast.noise import Gradient, JudgeNoise, gradient_of, judged_again
 from ajet_advice.forecast.steps import Probe, Rate, steps_to
-from ajet_advice.plan import Question, plan
+from ajet_advice.plan import PlanQuestion, plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ForecastRequest:
     """What a forecast is to say, and what it may use."""
 
     episodes: int = 64
@@ -42,16 +42,21 @@ class Asked:
 
 
 def forecast(
-    job: Job, engine: Engine, asked: Asked, *, trainer: Trainer | None = None, probe: Probe | None = None
-) -> Forecast:
+    job: Job,
+    engine: Engine,
+    asked: ForecastRequest,
+    *,
+    trainer: Trainer | None = None,
+    probe: Probe | None = None,
+) -> ForecastFigures:
     """Run a few episodes and say what they mean for training. ``trainer``, whose engine is ``engine``, measures gradients and is
     left with useless optimizer state. ``probe`` are steps that were trained before. Raises AjetError."""
     return asyncrun.run(_forecast(job, engine, asked, trainer, probe), job.progress.say)
 
 
 async def _forecast(
-    job: Job, engine: Engine, asked: Asked, trainer: Trainer | None, probe: Probe | None
-) -> Forecast:
+    job: Job, engine: Engine, asked: ForecastRequest, trainer: Trainer | None, probe: Probe | None
+) -> ForecastFigures:
     members = max(job.config.rollout.group_size, 4)
     judge: JudgeNoise | None = None
     gradient: Gradient | None = None
@@ -81,7 +86,7 @@ async def _forecast(
         passes = []
     on_gpus = planned_step(job, report, asked.gpus) if asked.gpus else None
     share = job.config.train.batch_size * size / max(len(report.episodes), 1)
-    found = Forecast(
+    found = ForecastFigures(
         report=report,
         tasks=len(groups),
         group_size=size,
@@ -114,7 +119,7 @@ async def _forecast(
     return replace(found, suggestions=tuple(suggestions_of(job, found)), steps=_steps(found))
 
 
-def _steps(found: Forecast) -> Interval | None:
+def _steps(found: ForecastFigures) -> Interval | None:
     """Steps until the pass rate, or a reward from 0 to 1, is at the target; None if nothing suggests that the job learns."""
     start, share = found.pass_at.get(1) or found.reward, found.signal.get(found.group_size)
     if not start or not share or share[0] < LEAST_SIGNAL or found.causes:
@@ -124,7 +129,7 @@ def _steps(found: Forecast) -> Interval | None:
     return steps_to(found.target, [*_rates(start[0], found)])
 
 
-def _rates(start: float, found: Forecast) -> Iterator[Rate]:
+def _rates(start: float, found: ForecastFigures) -> Iterator[Rate]:
     yield Rate(0, start, found.tasks)
     if found.probe:
         for step, rate in enumerate(found.probe.rates):  # the first step samples before any update
@@ -138,7 +143,7 @@ def _sampled(report: Report) -> int:
 def planned_step(job: Job, report: Report, gpus: Gpus) -> dict[str, float]:
     """Seconds of a step on GPUs by `ajet plan`, with the lengths that were measured: middle, low, high. Raises ConfigError."""
     episodes, sampled = max(len(report.episodes), 1), _sampled(report)
-    asked = Question(
+    asked = PlanQuestion(
         gpus=gpus,
         prompt=max((report.merging.timeline_tokens - sampled) // episodes, 1),
         answer=max(sampled // episodes, 1),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ajet import GroupJudge, Job, JudgeOutput, Trainer, passthrough
 from ajet.interfaces.helpers import called
-from ajet.learning.batch import Selection, build_batch
+from ajet.learning.batch import TokenSelection, build_batch
 from ajet.learning.self_teacher import SelfTeacher
 from ajet.rollout.episode import Episode
 from ajet.rollout.groups import judged_groups, score
@@ -85,7 +85,7 @@ def gradient_of(
     if len(groups) < 2:
         return None
 
-    select = Selection(job.filters, job.config.train.max_timelines, "forecast")
+    select = TokenSelection(job.filters, job.config.train.max_timelines, "forecast")
 
     def squared(some: Sequence[Episode]) -> float:
         batch = build_batch(

@@ -103,7 +103,7 @@ class _Sample:
     """One run of the workflow on a record."""
 
     seconds: float
-    usage: Usage
+    usage: ReportedUsage
     reward: float | None = None
     """None if it failed."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -159,7 +159,7 @@ def _returned(cls: type[M], value: Any, function: str) -> M:
         raise ConfigError(f"{function}: returned {type(value).__name__}; return {cls.__name__}(…).") from None
 
 
-def _measurements(seconds: float, usage: Usage) -> dict[str, Any]:
+def _measurements(seconds: float, usage: ReportedUsage) -> dict[str, Any]:
     """What the judge gets besides the workflow's own metrics."""
     if not usage.calls:
         return {"execution_time": seconds}
@@ -223,7 +223,7 @@ def _names(models: Sequence[Any]) -> list[str]:
 
 
 @dataclass
-class Usage:
+class ReportedUsage:
     """Tokens of all calls so far. ``calls`` counts the responses that report them."""
 
     calls: int = 0
@@ -238,10 +238,10 @@ class Usage:
             self.output_tokens += reported.output_tokens
 
 
-def counted(model: Any) -> tuple[Any, Usage]:
+def counted(model: Any) -> tuple[Any, ReportedUsage]:
     """A copy of a chat model, of AgentScope 1 or 2, that does the same and counts what it uses. It is an instance of a
     subclass of the model's own class, because agents may check the class."""
-    usage = Usage()
+    usage = ReportedUsage()
     cls = type(model)
     copied = copy.copy(model)
     methods = {name: _counting(getattr(cls, name), usage) for name in _CALLS if hasattr(cls, name)}
@@ -250,7 +250,7 @@ def counted(model: Any) -> tuple[Any, Usage]:
     return copied, usage
 
 
-def _counting(method: Any, usage: Usage) -> Any:
+def _counting(method: Any, usage: ReportedUsage) -> Any:
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         response = await method(self, *args, **kwargs)
         if isinstance(response, AsyncIterator):
@@ -261,7 +261,7 @@ def _counting(method: Any, usage: Usage) -> Any:
     return call
 
 
-async def _streamed(chunks: AsyncIterator[Any], usage: Usage) -> AsyncIterator[Any]:
+async def _streamed(chunks: AsyncIterator[Any], usage: ReportedUsage) -> AsyncIterator[Any]:
     """The chunks of a stream. The last usage that they report is that of the whole call."""
     last = None
     try:

@@ -57,7 +57,9 @@ def environment(
         raise ValueError(
             f"environment: {', '.join(missing)} is missing. Use tasks of the reader `environment`, or pass it as an argument."
         )
-    lease = Lease(given["url"], given["env_type"], str(given["task_id"]), given.get("params") or {}, timeout)
+    lease = InstanceLease(
+        given["url"], given["env_type"], str(given["task_id"]), given.get("params") or {}, timeout
+    )
     return _Opening(lease)
 
 
@@ -78,7 +80,7 @@ def task_ids(url: str, env_type: str, split: str, params: Mapping[str, Any] | No
     return [str(item) for item in found]
 
 
-class Lease:
+class InstanceLease:
     """One instance at a service, from before its creation until its release."""
 
     def __init__(
@@ -142,10 +144,10 @@ class Leases:
     """The instances that an episode opened: none outlives it."""
 
     def __init__(self) -> None:
-        self._all: list[Lease] = []
+        self._all: list[InstanceLease] = []
         self._ended = False
 
-    def add(self, lease: Lease) -> None:
+    def add(self, lease: InstanceLease) -> None:
         """Add a lease to the episode. Raises EnvironmentFailed if the episode has ended: a thread may outlive
         it."""
         if self._ended:
@@ -184,7 +186,7 @@ async def leasing(attempt: Attempt) -> AsyncIterator[None]:
 class Environment:
     """An open environment, for asynchronous workflows."""
 
-    def __init__(self, lease: Lease, state: State, client: Any) -> None:
+    def __init__(self, lease: InstanceLease, state: State, client: Any) -> None:
         self.state = state
         """The latest state."""
         self._lease = lease
@@ -217,7 +219,7 @@ class Environment:
 class SyncEnvironment:
     """An open environment, for synchronous workflows: `Environment` without ``await``."""
 
-    def __init__(self, lease: Lease, state: State, client: Any) -> None:
+    def __init__(self, lease: InstanceLease, state: State, client: Any) -> None:
         self.state = state
         self._lease = lease
         self._client = client
@@ -249,7 +251,7 @@ class SyncEnvironment:
 class _Opening:
     """The block around an environment, asynchronous or synchronous."""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: InstanceLease) -> None:
         self._lease = lease
         self._client: Any = None  # kept for the block, so that requests share a connection
         self._open: Environment | None = None

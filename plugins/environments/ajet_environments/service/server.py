@@ -305,7 +305,7 @@ class _Instance:
         self._make = make
         self._environment: ServedEnvironment | None = None
         self._turn = asyncio.Lock()
-        self._thread = _Thread()
+        self._thread = _FunctionThread()
         self._closing = False
 
     @property
@@ -360,7 +360,7 @@ class _Instance:
         return await self._thread.run(method, *arguments)
 
 
-class _Thread:
+class _FunctionThread:
     """One thread that calls functions, one after the other. Unlike a pool's thread it does not keep the process alive,
     because an environment may hang."""
 

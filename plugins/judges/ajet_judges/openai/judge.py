@@ -79,7 +79,7 @@ class OpenAIGrader(Judge):
         description="full: Linux namespaces, or an error without them; limits: python graders can read your files.",
     )
     concurrency: int = Field(4, ge=1, description="Maximum concurrent runs of python graders.")
-    _live: _Live | None = PrivateAttr(None)
+    _live: _OpenGraders | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> Self:
@@ -115,7 +115,7 @@ class OpenAIGrader(Judge):
         async with super().open(), AsyncExitStack() as stack:
             asker = await stack.enter_async_context(self.endpoint.open()) if self.endpoint else None
             embedder = await stack.enter_async_context(self.embeddings.calling()) if self.embeddings else None
-            self._live = _Live(self, asker, embedder, asyncio.Semaphore(self.concurrency))
+            self._live = _OpenGraders(self, asker, embedder, asyncio.Semaphore(self.concurrency))
             try:
                 yield self
             finally:
@@ -183,7 +183,7 @@ def _success(grader: Grader, score: float) -> bool | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Live:
+class _OpenGraders:
     """What an open judge grades with."""
 
     judge: OpenAIGrader

@@ -33,7 +33,7 @@ class Lesson(Transcript):
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class InventedTool:
     """An invented tool for an action: what its parameters are called, by kind."""
 
     action: words.Action
@@ -44,10 +44,10 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ToolUse:
     """One use of a tool: the request, the arguments, the result as fields, the answer."""
 
-    tool: Tool
+    tool: InventedTool
     ask: str
     arguments: Mapping[str, Any]
     result: str
@@ -123,7 +123,7 @@ def begun(chat: Lesson) -> Lesson:
     return Lesson(chat.messages[: first + 1], chat.tools, learned=(first,))
 
 
-def learning(messages: Sequence[Message], tools: Sequence[Tool], but: Sequence[int] = ()) -> Lesson:
+def learning(messages: Sequence[Message], tools: Sequence[InventedTool], but: Sequence[int] = ()) -> Lesson:
     learned = tuple(i for i, m in enumerate(messages) if m["role"] == "assistant" and i not in but)
     return Lesson(list(messages), tuple(tool.schema for tool in tools), learned=learned)
 
@@ -136,20 +136,20 @@ def said(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def plain(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Lesson:
+def plain(rng: random.Random, tools: Sequence[InventedTool], start: Sequence[Message]) -> Lesson:
     """Request, call, result, answer."""
     one = use(rng, rng.choice(tools))
     asked = {"role": "user", "content": around(rng, one.ask)}
     return learning([*start, asked, one.call(), told(one.result), said(one.answer)], tools)
 
 
-def talk(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Lesson:
+def talk(rng: random.Random, tools: Sequence[InventedTool], start: Sequence[Message]) -> Lesson:
     """A message that needs no tool."""
     ask, answer = rng.choice(words.TALK)
     return learning([*start, {"role": "user", "content": ask}, said(answer)], tools)
 
 
-def two(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Lesson:
+def two(rng: random.Random, tools: Sequence[InventedTool], start: Sequence[Message]) -> Lesson:
     """Two requests at once, with one call after the other."""
     one, other = use(rng, rng.choice(tools)), use(rng, rng.choice(tools))
     joint = rng.choice((" And ", " Then: ", " ", " Also: "))
@@ -158,7 +158,7 @@ def two(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> 
     return learning([*messages, said(f"{one.answer}, {other.answer}")], tools)
 
 
-def again(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Lesson:
+def again(rng: random.Random, tools: Sequence[InventedTool], start: Sequence[Message]) -> Lesson:
     """An error, and the right call after it. A wrong call before the error is not learned."""
     one = use(rng, rng.choice(tools))
     wrong, error = one.call(), "error: no connection, try again"
@@ -172,7 +172,7 @@ def again(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -
     return learning(messages, tools, but)
 
 
-def failed(rng: random.Random, tools: Sequence[Tool], start: Sequence[Message]) -> Lesson:
+def failed(rng: random.Random, tools: Sequence[InventedTool], start: Sequence[Message]) -> Lesson:
     """An error that stays."""
     one = use(rng, rng.choice(tools))
     error = rng.choice(("not found", "no permission", "unknown code", "closed today", "the limit is reached"))
@@ -187,7 +187,7 @@ def around(rng: random.Random, ask: str) -> str:
     return rng.choice(words.OPENERS) + ask + (rng.choice(words.CLOSERS) if ask[-1] in ".!?" else "")
 
 
-def invent(rng: random.Random, action: words.Action) -> Tool:
+def invent(rng: random.Random, action: words.Action) -> InventedTool:
     """A tool for an action."""
     style = rng.choice((snake, snake, snake, camel, str))
     name = rng.choice(action.names.split())
@@ -215,7 +215,7 @@ def invent(rng: random.Random, action: words.Action) -> Tool:
         "properties": properties,
         "required": [parameters[k] for k in required],
     }
-    return Tool(action, name, parameters, tuple(required), {"type": "function", "function": function})
+    return InventedTool(action, name, parameters, tuple(required), {"type": "function", "function": function})
 
 
 def snake(name: str) -> str:
@@ -236,8 +236,11 @@ def type_of(kind: str) -> str:
 
 
 def use(
-    rng: random.Random, tool: Tool, given: Mapping[str, tuple[Any, str]] | None = None, generic: float = 0.25
-) -> Use:
+    rng: random.Random,
+    tool: InventedTool,
+    given: Mapping[str, tuple[Any, str]] | None = None,
+    generic: float = 0.25,
+) -> ToolUse:
     """A use of a tool with random values, or with the given ones, by kind, and how a request says them. A share of the requests is
     ``generic``: it says them one after the other."""
     kinds = {
@@ -257,7 +260,7 @@ def use(
     quoted = {
         k: quotes(rng, v) if k in QUOTED and f'"{{{k}}}"' not in pattern else v for k, v in spoken.items()
     }
-    return Use(
+    return ToolUse(
         tool,
         pattern.format(**quoted),
         {tool.parameters[kind]: value for kind, (value, _) in kinds.items()},
@@ -265,7 +268,7 @@ def use(
     )
 
 
-def listing(rng: random.Random, tool: Tool, kinds: Mapping[str, Any]) -> str:
+def listing(rng: random.Random, tool: InventedTool, kinds: Mapping[str, Any]) -> str:
     """A pattern with what the tool is about, and the values."""
     about = tool.action.about if rng.random() < 0.6 else snake(tool.name).replace("_", " ")
     values = [kind for kind in kinds if type_of(kind) != "boolean"]

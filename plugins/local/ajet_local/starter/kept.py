@@ -20,7 +20,7 @@ TASKS_FILE = "tasks.txt"
 """File in the model's folder with all tasks that training has seen, one per line, sorted."""
 
 
-class Kept:
+class KeptBuild:
     """The checkpoint from which an interrupted build is continued, with the tasks that training has seen."""
 
     def __init__(self, folder: Path, trainer: LocalTrainer) -> None:

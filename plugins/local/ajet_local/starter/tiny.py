@@ -15,7 +15,7 @@ from ajet import Recipe
 if TYPE_CHECKING:
     from ajet.interfaces.backbone import Metrics, Sample
     from ajet.interfaces.progress import Progress
-    from ajet_local.starter.kept import Kept
+    from ajet_local.starter.kept import KeptBuild
     from ajet_local.starter.phases import Goal, Phase
     from ajet_local.starter.transcripts import Transcript
     from ajet_local.trainer import LocalTrainer
@@ -112,7 +112,7 @@ class TinyRecipe(Recipe):
         import torch
 
         from ajet_local.engine import LocalEngine
-        from ajet_local.starter.kept import Kept
+        from ajet_local.starter.kept import KeptBuild
         from ajet_local.trainer import LocalTrainer
 
         tokenizer, _ = self.tokenizer(seed)
@@ -121,7 +121,7 @@ class TinyRecipe(Recipe):
             model = self.network(tokenizer)
         trainer = LocalTrainer(model, tokenizer, LocalEngine(model, tokenizer), betas=BETAS)
         rendering = self.samples(model, tokenizer)
-        kept = Kept(folder, trainer)
+        kept = KeptBuild(folder, trainer)
         position = kept.restore(progress)
         phases = self.phases()
         planned = sum(p.steps for p in phases) + 1  # saving is the last step
@@ -147,7 +147,7 @@ def _steps(
     renderer: Any,
     to_sample: Callable[[Transcript], Sample],
     seed: int,
-    kept: Kept,
+    kept: KeptBuild,
     begin: int,
     first: int,
 ) -> Iterator[tuple[int, Metrics]]:

@@ -19,7 +19,7 @@ CHECK_TASKS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TrialTurn:
     """One call of the model: its prompt and its answer."""
 
     prompt_ids: Int32
@@ -27,10 +27,10 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class TrialAttempt:
     """An attempt at a problem: its turns, the expression passed to the tool (None: no valid call), the answer."""
 
-    turns: tuple[Turn, ...]
+    turns: tuple[TrialTurn, ...]
     called: str | None
     answer: str
 
@@ -39,9 +39,11 @@ class Attempt:
         return self.answer.strip() == str(evaluate(expression))
 
 
-async def attempt(engine: Engine, renderer: Any, expression: str, temperature: float, seed: int) -> Attempt:
+async def attempt(
+    engine: Engine, renderer: Any, expression: str, temperature: float, seed: int
+) -> TrialAttempt:
     """Run the model on one problem. Equal seeds give equal attempts; temperature 0 is greedy."""
-    turns: list[Turn] = []
+    turns: list[TrialTurn] = []
 
     async def turn(prompt: list[int]) -> Any:
         sampling = Sampling(
@@ -51,13 +53,13 @@ async def attempt(engine: Engine, renderer: Any, expression: str, temperature: f
             seed=2 * seed + len(turns),
         )
         ids = np.array(prompt, dtype=np.int32)
-        turns.append(Turn(ids, await engine.generate(GenerateRequest(ids, sampling))))
+        turns.append(TrialTurn(ids, await engine.generate(GenerateRequest(ids, sampling))))
         return renderer.parse_response(turns[-1].generation.token_ids.tolist(), prompt_ids=prompt)
 
     first = await turn(renderer.render_ids(opening(expression), tools=[TOOL], add_generation_prompt=True))
     called = called_expression(first)
     if called is None:
-        return Attempt(tuple(turns), None, first.content)
+        return TrialAttempt(tuple(turns), None, first.content)
     try:
         result = str(evaluate(called))
     except ValueError as error:
@@ -66,9 +68,9 @@ async def attempt(engine: Engine, renderer: Any, expression: str, temperature: f
     written = turns[0].generation.token_ids.tolist()
     bridged = renderer.bridge_to_next_turn(turns[0].prompt_ids.tolist(), written, [message], tools=[TOOL])
     if bridged is None:
-        return Attempt(tuple(turns), called, "")
+        return TrialAttempt(tuple(turns), called, "")
     second = await turn(bridged.token_ids)
-    return Attempt(tuple(turns), called, second.content)
+    return TrialAttempt(tuple(turns), called, second.content)
 
 
 def called_expression(response: Any) -> str | None:

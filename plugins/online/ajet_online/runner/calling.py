@@ -96,7 +96,7 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
-class Call:
+class FunctionCall:
     """One call of a function, in this thread; async functions run in the runner's event loop. Another thread may cancel it."""
 
     def __init__(self, loops: Loops, function: Callable[..., Any], *args: Any) -> None:

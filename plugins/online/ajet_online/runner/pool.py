@@ -7,10 +7,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ajet_online.runner.shadow_run import Job
+from ajet_online.runner.shadow_run import ShadowJob
 
 
-class Pool:
+class ShadowPool:
     """At most ``size`` jobs run and ``queue`` wait; a job that runs for ``timeout`` seconds is abandoned.
 
     Python cannot end a thread. So the thread of an abandoned job goes on until the job returns, and another thread takes its
@@ -20,8 +20,8 @@ class Pool:
     def __init__(self, size: int, queue: int, timeout: float) -> None:
         self._size, self._queue, self._timeout = size, queue, timeout
         self._changed = threading.Condition()
-        self._waiting: deque[Job] = deque()
-        self._running: dict[Job, float] = {}
+        self._waiting: deque[ShadowJob] = deque()
+        self._running: dict[ShadowJob, float] = {}
         """Jobs and their deadlines, the earliest first."""
         self._workers = self._starting = self._idle = 0
         """Threads for jobs; those of them that have not looked at the queue yet; those that wait for a job."""
@@ -32,7 +32,7 @@ class Pool:
         self._closed = False
         self._start(self._watch)
 
-    def put(self, jobs: Sequence[Job]) -> bool:
+    def put(self, jobs: Sequence[ShadowJob]) -> bool:
         """Queue all of the jobs, or none if there is no room for all. Returns whether they are queued."""
         with self._changed:
             if self._closed or len(self._waiting) + len(jobs) > self._queue:
@@ -77,7 +77,7 @@ class Pool:
             self._workers += 1
             self._starting += 1
 
-    def _release(self, job: Job) -> None:
+    def _release(self, job: ShadowJob) -> None:
         del self._running[job]
         self._workers -= 1
         self._abandoned += 1

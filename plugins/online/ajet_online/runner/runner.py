@@ -17,9 +17,9 @@ from ajet import AjetError, ConfigError
 from ajet_online.runner.calling import Loops
 from ajet_online.runner.explorer_client import Commits, ExplorerClient, check_address
 from ajet_online.runner.patches import intercepted
-from ajet_online.runner.pool import Pool
+from ajet_online.runner.pool import ShadowPool
 from ajet_online.runner.selection import Request, SamplingRate, Select, Selection, Strategy, as_function
-from ajet_online.runner.shadow_run import Counter, Counts, Job, Setup, ShadowRun, User
+from ajet_online.runner.shadow_run import Counter, Counts, Setup, ShadowJob, ShadowRun, User
 from ajet_online.runner.watching import Marks, Repeatable, Watcher, watched, watchers
 
 log = logging.getLogger("ajet.online.runner")
@@ -134,7 +134,7 @@ class Runner:
             Commits(),
             Loops(),
         )
-        pool = Pool(self._pool, self._queue, self._timeout)
+        pool = ShadowPool(self._pool, self._queue, self._timeout)
         self._live = _Live(setup, pool, self._select, self._repeat, self._commit_interval)
 
     def stop(self, timeout: float = 30.0) -> None:
@@ -165,7 +165,9 @@ class Runner:
 class _Live(Watcher):
     """What exists between `Runner.start` and `Runner.stop`: threads, connections and patches."""
 
-    def __init__(self, setup: Setup, pool: Pool, select: Select, repeat: int, commit_interval: float) -> None:
+    def __init__(
+        self, setup: Setup, pool: ShadowPool, select: Select, repeat: int, commit_interval: float
+    ) -> None:
         self.process = os.getpid()
         self.setup, self.pool = setup, pool
         self._select, self._repeat = select, repeat
@@ -205,7 +207,8 @@ class _Live(Watcher):
         labels = tuple(dict.fromkeys((*request.labels, *decision.labels)))
         metadata = {**request.metadata, **decision.metadata}
         jobs = [
-            Job(self.setup, call, response, request.task_id, n, labels, metadata) for n in range(self._repeat)
+            ShadowJob(self.setup, call, response, request.task_id, n, labels, metadata)
+            for n in range(self._repeat)
         ]
         self.setup.commits.begin(request.task_id, len(jobs))
         if not self.pool.put(jobs):

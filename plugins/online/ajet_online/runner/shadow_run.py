@@ -12,7 +12,7 @@ from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ajet_online.runner.calling import Call, Loops
+from ajet_online.runner.calling import FunctionCall, Loops
 from ajet_online.runner.explorer_client import Commits, ExplorerClient
 from ajet_online.runner.patches import intercepted, problems
 from ajet_online.runner.shadow import Shadow, current_shadow
@@ -62,7 +62,7 @@ class Setup:
     loops: Loops
 
 
-class Job:
+class ShadowJob:
     """A shadow run that a pool runs once, or drops, or abandons. These methods never raise."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Job:
         self._task_id, self._run_id = task_id, run_id
         self._labels, self._metadata = labels, metadata
         self._lock = threading.Lock()
-        self._call: Call | None = None
+        self._call: FunctionCall | None = None
         self._abandoned = False
         self._has_failed = False
         self._has_ended = False
@@ -164,7 +164,7 @@ class Job:
 
     def _cancellable(self, function: Callable[..., Any], *args: Any) -> Any:
         with self._lock:
-            call = self._call = Call(self._setup.loops, function, *args)
+            call = self._call = FunctionCall(self._setup.loops, function, *args)
             if self._abandoned:
                 call.cancel()
         return call.result()

@@ -112,7 +112,7 @@ def watched(
     """``original``, of which the watcher is told each answer. A call inside another one, or in a shadow run, is a part of that
     one. Answers may be streams; ``steps`` is the name of the method of the returned object that streams."""
 
-    def noted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+    def noted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _CallInProgress | None:
         if in_shadow_run() or marks_of_request.get() is not None:
             return None
         told = watcher()
@@ -123,7 +123,7 @@ def watched(
         except Exception as error:
             told.not_noted(error)
             return None
-        return _Call(told, call) if call else None
+        return _CallInProgress(told, call) if call else None
 
     @wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -144,7 +144,7 @@ def watched(
     return call_async if inspect.iscoroutinefunction(original) else call
 
 
-class _Call:
+class _CallInProgress:
     """A call in progress. As a block, marks that are set in it are the call's."""
 
     def __init__(self, watcher: Watcher, call: Repeatable) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from ajet import AjetError, AnswerStore, ConfigError, Endpoint, Task
 from ajet.interfaces.progress import current_progress
 from ajet.interfaces.reader import SelectingReader, content_id
-from ajet_readers.asking import Caller, calling, finished
+from ajet_readers.asking import CachingEndpoint, calling, finished
 from ajet_readers.generated import prompts
 from ajet_readers.generated.documents import read_chunks
 from ajet_readers.generated.prompts import Pair
@@ -27,7 +27,7 @@ _ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class RequestMaterial:
     """The material of one request: a chunk of a document, or examples alone."""
 
     source: str
@@ -46,7 +46,7 @@ def generate(settings: GeneratedSettings) -> list[Task]:
 
 
 async def _generate(
-    settings: GeneratedSettings, units: Sequence[Unit], examples: Sequence[Pair]
+    settings: GeneratedSettings, units: Sequence[RequestMaterial], examples: Sequence[Pair]
 ) -> list[Task]:
     with AnswerStore(settings.cache / "answers.sqlite", exclusive=True) as journal:
         async with calling(settings.model, journal) as caller:
@@ -67,14 +67,15 @@ async def _generate(
     return kept
 
 
-def _units(settings: GeneratedSettings, examples: Sequence[Pair]) -> list[Unit]:
+def _units(settings: GeneratedSettings, examples: Sequence[Pair]) -> list[RequestMaterial]:
     chunks = read_chunks(settings.documents, settings.chunk_characters) if settings.documents else []
     if chunks:
         # The chunk's key chooses its examples, so its request does not depend on its position.
-        return [Unit(c.source, c.key, c.text, _shots(settings, examples, c.key)) for c in chunks]
+        return [RequestMaterial(c.source, c.key, c.text, _shots(settings, examples, c.key)) for c in chunks]
     batches = -(-settings.variations // settings.per_chunk)
     return [
-        Unit(str(settings.examples), "", None, _shots(settings, examples, str(i)), i) for i in range(batches)
+        RequestMaterial(str(settings.examples), "", None, _shots(settings, examples, str(i)), i)
+        for i in range(batches)
     ]
 
 
@@ -96,7 +97,9 @@ def _shots(settings: GeneratedSettings, examples: Sequence[Pair], seed: str) -> 
     return tuple(random.Random(seed).sample(examples, min(settings.shots, len(examples))))
 
 
-async def _make(settings: GeneratedSettings, unit: Unit, caller: Caller) -> list[Pair] | None:
+async def _make(
+    settings: GeneratedSettings, unit: RequestMaterial, caller: CachingEndpoint
+) -> list[Pair] | None:
     """The tasks of one unit that pass the quality check; None if no answer could be parsed."""
     if unit.text is None:
         ask = prompts.ask_of_examples(unit.shots, settings.per_chunk, settings.instructions)
@@ -135,7 +138,11 @@ async def _different(
 
 
 async def _parsed(
-    caller: Caller, messages: prompts.Messages, read: Callable[[str], T], number: int, temperature: float
+    caller: CachingEndpoint,
+    messages: prompts.Messages,
+    read: Callable[[str], T],
+    number: int,
+    temperature: float,
 ) -> T | None:
     """A parsed answer. An answer that cannot be parsed is requested again; None after the last attempt."""
     for attempt in range(_ATTEMPTS):
@@ -147,12 +154,14 @@ async def _parsed(
     return None
 
 
-async def _all(settings: GeneratedSettings, units: Sequence[Unit], caller: Caller) -> list[list[Pair]]:
+async def _all(
+    settings: GeneratedSettings, units: Sequence[RequestMaterial], caller: CachingEndpoint
+) -> list[list[Pair]]:
     """The tasks of every unit, in order. The first failure cancels the rest."""
     progress = current_progress()
     done = tasks = 0
 
-    async def make(unit: Unit) -> list[Pair] | None:
+    async def make(unit: RequestMaterial) -> list[Pair] | None:
         nonlocal done, tasks
         pairs = await _make(settings, unit, caller)
         done, tasks = done + 1, tasks + len(pairs or ())

@@ -13,7 +13,7 @@ from ajet.interfaces.progress import current_progress
 from ajet.interfaces.reader import SelectingReader
 
 if TYPE_CHECKING:  # loaded only when used, so that `ajet --help` stays fast
-    from ajet_readers.traces.trace import Trace
+    from ajet_readers.traces.trace import CallTrace
 
 
 class Traces(SelectingReader):
@@ -86,7 +86,7 @@ class Traces(SelectingReader):
             )
         yield from map(self._task, self._chosen(traces))
 
-    def _chosen(self, traces: list[Trace]) -> Sequence[Trace]:
+    def _chosen(self, traces: list[CallTrace]) -> Sequence[CallTrace]:
         from ajet import AnswerStore
         from ajet_readers.traces.filters import build_filters
 
@@ -98,7 +98,7 @@ class Traces(SelectingReader):
         current_progress().say(f"traces: {' → '.join(counts)}")
         return traces
 
-    def _task(self, trace: Trace) -> Task:
+    def _task(self, trace: CallTrace) -> Task:
         metadata: dict[str, Any] = {"trace": trace.id, "response": trace.response}
         if trace.calls[0].model:
             metadata["model"] = trace.calls[0].model

@@ -8,10 +8,10 @@ from typing import Any
 
 from ajet.interfaces.reader import content_id
 from ajet_readers.traces.spans import seconds
-from ajet_readers.traces.trace import Call, Message, Program, text_of
+from ajet_readers.traces.trace import Message, Program, TracedCall, text_of
 
 
-def calls_of(trajectory: Mapping[str, Any]) -> Iterator[Call]:
+def calls_of(trajectory: Mapping[str, Any]) -> Iterator[TracedCall]:
     """The calls of a trajectory and of those embedded in it, each a step of the agent that a model took. Its messages are those of the
     steps before it. Raises ValueError, LookupError or TypeError for anything else."""
     identity = str(
@@ -22,7 +22,7 @@ def calls_of(trajectory: Mapping[str, Any]) -> Iterator[Call]:
         yield from _calls(inner, identity, f"{inner['trajectory_id']}/")
 
 
-def _calls(trajectory: Mapping[str, Any], identity: str, prefix: str) -> Iterator[Call]:
+def _calls(trajectory: Mapping[str, Any], identity: str, prefix: str) -> Iterator[TracedCall]:
     agent = trajectory["agent"]
     program = Program(str(agent["name"]), str(trajectory.get("session_id") or ""))
     names = frozenset(
@@ -38,7 +38,7 @@ def _calls(trajectory: Mapping[str, Any], identity: str, prefix: str) -> Iterato
             and not step.get("is_copied_context")
             and step.get("llm_call_count") != 0
         ):
-            yield Call(
+            yield TracedCall(
                 identity,
                 f"{prefix}{step['step_id']}",
                 time,

@@ -8,7 +8,7 @@ from typing import Any
 
 from ajet import ConfigError
 from ajet_readers.jsonl import parse_line, read_lines
-from ajet_readers.traces.trace import Feedback
+from ajet_readers.traces.trace import TraceFeedback
 
 _NAMES = ("trace_id", "traceId", "span_id", "spanId", "response_id", "conversation_id", "id")
 _SCORES = ("score", "rating", "value", "reward", "gen_ai.evaluation.score.value")
@@ -49,7 +49,7 @@ _BAD |= {"not_relevant"}
 Scale = tuple[float, float]
 
 
-def read_feedback(record: Mapping[str, Any], scale: Scale) -> Feedback | None:
+def read_feedback(record: Mapping[str, Any], scale: Scale) -> TraceFeedback | None:
     """The feedback in a record; None if there is none. A score outside the scale is set to its nearest end. Raises
     ValueError for a value that is not a score or a thumb."""
     score = _score(_first(record, _SCORES), scale)
@@ -58,10 +58,10 @@ def read_feedback(record: Mapping[str, Any], scale: Scale) -> Feedback | None:
     comment, correction = (_first(record, names) for names in (_COMMENTS, _CORRECTIONS))
     if score is None and not comment and not correction:
         return None
-    return Feedback(score, str(comment or ""), str(correction or ""))
+    return TraceFeedback(score, str(comment or ""), str(correction or ""))
 
 
-def read_feedback_file(path: Path, scale: Scale) -> Iterator[tuple[frozenset[str], Feedback]]:
+def read_feedback_file(path: Path, scale: Scale) -> Iterator[tuple[frozenset[str], TraceFeedback]]:
     """Yield (ids of the trace or call, feedback) for each line. Raises ConfigError with file and line."""
     for number, line in enumerate(read_lines(path, "feedback"), start=1):
         if not line.strip():

@@ -14,9 +14,9 @@ from pydantic import Field, ValidationError, field_validator
 from ajet import AnswerStore, Endpoint
 from ajet.interfaces.base import Settings
 from ajet.interfaces.helpers import nearest
-from ajet_readers.asking import Caller, calling, finished, json_in
+from ajet_readers.asking import CachingEndpoint, calling, finished, json_in
 from ajet_readers.near_duplicates import first_of_each, first_of_each_meaning
-from ajet_readers.traces.trace import Trace
+from ajet_readers.traces.trace import CallTrace
 
 _ATTEMPTS = 3
 _QUESTION = (
@@ -32,14 +32,14 @@ class TraceFilter(Settings):
     type: str = Field(description="Name of the filter.")
 
     @abstractmethod
-    def keep(self, traces: Sequence[Trace], journal: AnswerStore) -> list[Trace]:
+    def keep(self, traces: Sequence[CallTrace], journal: AnswerStore) -> list[CallTrace]:
         """The traces that stay. Raises AjetError if a model that the filter asks cannot be reached."""
 
 
 class Succeeded(TraceFilter):
     """Traces whose last call did not fail and that have a response."""
 
-    def keep(self, traces: Sequence[Trace], journal: AnswerStore) -> list[Trace]:
+    def keep(self, traces: Sequence[CallTrace], journal: AnswerStore) -> list[CallTrace]:
         """See `TraceFilter.keep`."""
         return [t for t in traces if not t.failed and t.response]
 
@@ -51,7 +51,7 @@ class Scored(TraceFilter):
     max: float = Field(1.0, ge=0, le=1, description="Maximum mean score: 0.5 selects bad traces.")
     missing: Literal["keep", "drop"] = Field("drop", description="What happens to traces without a score.")
 
-    def keep(self, traces: Sequence[Trace], journal: AnswerStore) -> list[Trace]:
+    def keep(self, traces: Sequence[CallTrace], journal: AnswerStore) -> list[CallTrace]:
         """See `TraceFilter.keep`."""
         unscored = self.missing == "keep"
         return [t for t in traces if (unscored if t.score is None else self.min <= t.score <= self.max)]
@@ -65,7 +65,7 @@ class Length(TraceFilter):
     min_calls: int = Field(1, ge=1, description="Minimum number of model calls.")
     max_calls: int = Field(1_000, ge=1, description="Maximum number of model calls.")
 
-    def keep(self, traces: Sequence[Trace], journal: AnswerStore) -> list[Trace]:
+    def keep(self, traces: Sequence[CallTrace], journal: AnswerStore) -> list[CallTrace]:
         """See `TraceFilter.keep`."""
         return [
             t
@@ -91,10 +91,10 @@ class Pattern(TraceFilter):
             raise ValueError(f"not a regular expression ({error})") from None
         return pattern
 
-    def keep(self, traces: Sequence[Trace], journal: AnswerStore) -> list[Trace]:
+    def keep(self, traces: Sequence[CallTrace], journal: AnswerStore) -> list[CallTrace]:
         """See `TraceFilter.keep`."""
 
-        def text(trace: Trace) -> str:
+        def text(trace: CallTrace) -> str:
             return {"query": trace.query, "response": trace.response, "model": trace.calls[0].model}[self.of]
 
         return [t for t in traces if bool(re.search(self.pattern, text(t), re.IGNORECASE)) != self.drop]
@@ -109,7 +109,7 @@ class NearDuplicates(TraceFilter):
         description="Embedding model whose cosine is the similarity; default: shared character sequences.",
     )
 
-    def keep(self, traces: Sequence[Trace], journal: AnswerStore) -> list[Trace]:
+    def keep(self, traces: Sequence[CallTrace], journal: AnswerStore) -> list[CallTrace]:
         """See `TraceFilter.keep`."""
         texts = [t.query for t in traces]
         if self.embeddings is None:
@@ -134,16 +134,16 @@ class Asked(TraceFilter):
     )
     min: float = Field(0.5, ge=0, le=1, description="Minimum score.")
 
-    def keep(self, traces: Sequence[Trace], journal: AnswerStore) -> list[Trace]:
+    def keep(self, traces: Sequence[CallTrace], journal: AnswerStore) -> list[CallTrace]:
         """See `TraceFilter.keep`."""
         scores = finished(self._scores(traces, journal))
         return [t for t, given in zip(traces, scores, strict=True) if given >= self.min]
 
-    async def _scores(self, traces: Sequence[Trace], journal: AnswerStore) -> list[float]:
+    async def _scores(self, traces: Sequence[CallTrace], journal: AnswerStore) -> list[float]:
         async with calling(self.model, journal) as caller:
             return await asyncio.gather(*(self._score(trace, caller) for trace in traces))
 
-    async def _score(self, trace: Trace, caller: Caller) -> float:
+    async def _score(self, trace: CallTrace, caller: CachingEndpoint) -> float:
         content = {"request": list(trace.history), "response": trace.response}
         messages = [
             {"role": "system", "content": _QUESTION.format(criterion=self.criterion)},

@@ -14,7 +14,7 @@ from ajet_readers.traces.atif import calls_of
 from ajet_readers.traces.feedback import Scale, read_feedback
 from ajet_readers.traces.spans import (
     EVALUATION,
-    Span,
+    TraceSpan,
     add_evaluation,
     add_span,
     flat,
@@ -22,17 +22,17 @@ from ajet_readers.traces.spans import (
     status_failed,
 )
 from ajet_readers.traces.studio import read_studio
-from ajet_readers.traces.trace import Call, Found, text_of
+from ajet_readers.traces.trace import TraceContents, TracedCall, text_of
 
 Format = Literal["studio", "otel", "atif", "openai"]
 _SUFFIXES = {".jsonl", ".ndjson", ".json", ".gz", ".db", ".sqlite", ".sqlite3", ".log"}
 _SQLITE = b"SQLite format 3\x00"
 
 
-def read_traces(path: Path, form: Format | None, scale: Scale) -> Found:
+def read_traces(path: Path, form: Format | None, scale: Scale) -> TraceContents:
     """All calls and feedback in a file, or in all files of a folder. Raises ConfigError that names the file and the part
     that cannot be read."""
-    found = Found()
+    found = TraceContents()
     for file in _files(path, form):
         (_READERS[form] if form else _reader_of(file))(file, found, scale)
     return found
@@ -51,7 +51,7 @@ def _files(path: Path, form: Format | None) -> list[Path]:
     return files
 
 
-def _reader_of(file: Path) -> Callable[[Path, Found, Scale], None]:
+def _reader_of(file: Path) -> Callable[[Path, TraceContents, Scale], None]:
     """The reader for a file's content: a database, trajectories, spans, or else logs."""
     with file.open("rb") as opened:
         if opened.read(len(_SQLITE)) == _SQLITE:
@@ -67,7 +67,7 @@ def _reader_of(file: Path) -> Callable[[Path, Found, Scale], None]:
 # --------------------------------------------------------------------------- OpenTelemetry
 
 
-def _otel(file: Path, found: Found, scale: Scale) -> None:
+def _otel(file: Path, found: TraceContents, scale: Scale) -> None:
     """Read spans and log events: OTLP JSON (one object, or a batch per line), or one span per line."""
     for place, record in _records(file):
         try:
@@ -82,7 +82,7 @@ def _otel(file: Path, found: Found, scale: Scale) -> None:
             raise ConfigError(f"{place}: cannot be read as OpenTelemetry spans ({error}).") from None
 
 
-def _spans(record: Mapping[str, Any]) -> Iterator[tuple[Span, bool]]:
+def _spans(record: Mapping[str, Any]) -> Iterator[tuple[TraceSpan, bool]]:
     """(span, whether it is a log event)."""
     for resource in record.get("resourceSpans") or ():
         for scope in resource.get("scopeSpans") or ():
@@ -98,9 +98,9 @@ def _spans(record: Mapping[str, Any]) -> Iterator[tuple[Span, bool]]:
         yield _exported(record), False
 
 
-def _otlp(span: Mapping[str, Any]) -> Span:
+def _otlp(span: Mapping[str, Any]) -> TraceSpan:
     events = tuple((str(e.get("name")), _key_values(e.get("attributes"))) for e in span.get("events") or ())
-    return Span(
+    return TraceSpan(
         str(span.get("traceId") or ""),
         str(span.get("spanId") or ""),
         str(span.get("name") or ""),
@@ -111,7 +111,7 @@ def _otlp(span: Mapping[str, Any]) -> Span:
     )
 
 
-def _exported(span: Mapping[str, Any]) -> Span:
+def _exported(span: Mapping[str, Any]) -> TraceSpan:
     """A span as the SDKs' exporters write it: plain attributes, and ids in `context` or at the top level."""
     context = span.get("context") or span
     attributes = span["attributes"]
@@ -120,7 +120,7 @@ def _exported(span: Mapping[str, Any]) -> Span:
     events = tuple(
         (str(e.get("name")), dict(flat(e.get("attributes") or {}))) for e in span.get("events") or ()
     )
-    return Span(
+    return TraceSpan(
         _identifier(context.get("trace_id") or context.get("traceId")),
         _identifier(context.get("span_id") or context.get("spanId")),
         str(span.get("name") or ""),
@@ -153,7 +153,7 @@ def _any_value(value: Mapping[str, Any]) -> Any:
 # --------------------------------------------------------------------------- trajectories
 
 
-def _atif(file: Path, found: Found, scale: Scale) -> None:
+def _atif(file: Path, found: TraceContents, scale: Scale) -> None:
     """Read trajectories: one object, a list, or one in each line."""
     for place, record in _records(file):
         try:
@@ -165,7 +165,7 @@ def _atif(file: Path, found: Found, scale: Scale) -> None:
 # --------------------------------------------------------------------------- logs of OpenAI calls
 
 
-def _openai(file: Path, found: Found, scale: Scale) -> None:
+def _openai(file: Path, found: TraceContents, scale: Scale) -> None:
     """Read requests and responses of the chat completions or Responses API, as proxies, batches and transcripts store
     them."""
     for place, record in _records(file):
@@ -175,7 +175,7 @@ def _openai(file: Path, found: Found, scale: Scale) -> None:
             raise ConfigError(f"{place}: cannot be read as a call of chat completions ({error}).") from None
 
 
-def _logged(record: Mapping[str, Any], scale: Scale) -> Call:
+def _logged(record: Mapping[str, Any], scale: Scale) -> TracedCall:
     request = _first(record, "request", "body", "kwargs") or record
     request = request.get("body") or request
     response = _first(record, "response", "completion") or record
@@ -196,7 +196,7 @@ def _logged(record: Mapping[str, Any], scale: Scale) -> Call:
         (str(record[k]) for k in ("trace_id", "conversation_id", "custom_id", "id") if record.get(k)), ""
     )
     identity = identity or str(response_id or content_id({"messages": messages, "answer": answer}))
-    return Call(
+    return TracedCall(
         identity,
         str(record.get("span_id") or response_id or content_id({"messages": messages})),
         seconds(
@@ -285,7 +285,7 @@ def _has_lines(file: Path) -> bool:
         return False
 
 
-_READERS: Mapping[Format, Callable[[Path, Found, Scale], None]] = {
+_READERS: Mapping[Format, Callable[[Path, TraceContents, Scale], None]] = {
     "studio": read_studio,
     "otel": _otel,
     "atif": _atif,

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from ajet_readers.traces.feedback import Scale, read_feedback
-from ajet_readers.traces.trace import UNKNOWN, Call, Found, Message, Program, text_of
+from ajet_readers.traces.trace import UNKNOWN, Message, Program, TraceContents, TracedCall, text_of
 
 EVALUATION = "gen_ai.evaluation.result"
 DETAILS = "gen_ai.client.inference.operation.details"
@@ -21,7 +21,7 @@ _CHOICE = "gen_ai.choice"
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TraceSpan:
     """A span or a log event, from any format."""
 
     trace: str
@@ -34,7 +34,7 @@ class Span:
     program: Program = UNKNOWN
 
 
-def add_span(found: Found, span: Span, scale: Scale) -> None:
+def add_span(found: TraceContents, span: TraceSpan, scale: Scale) -> None:
     """Add a span's call and feedback to ``found``. Raises ValueError for messages or feedback that cannot be read."""
     attributes = dict(span.attributes)
     for name, fields in span.events:
@@ -56,7 +56,7 @@ def add_span(found: Found, span: Span, scale: Scale) -> None:
     answers = list(_messages(attributes.get("gen_ai.output.messages") or []))
     names = {attributes.get("gen_ai.response.id"), attributes.get("gen_ai.conversation.id")}
     found.calls.append(
-        Call(
+        TracedCall(
             span.trace,
             span.span,
             span.started,
@@ -70,7 +70,9 @@ def add_span(found: Found, span: Span, scale: Scale) -> None:
     )
 
 
-def add_evaluation(found: Found, span: Span, attributes: Mapping[str, Any], scale: Scale) -> None:
+def add_evaluation(
+    found: TraceContents, span: TraceSpan, attributes: Mapping[str, Any], scale: Scale
+) -> None:
     """Add the feedback of an evaluation event: on the response that it names, or else on the span and its trace. The
     span of an agent is not a call, but its evaluation is one of the trace."""
     feedback = read_feedback(attributes, scale)

@@ -16,8 +16,8 @@ from typing import Any
 
 from ajet import ConfigError
 from ajet_readers.traces.feedback import Scale
-from ajet_readers.traces.spans import Span, add_span, flat, seconds, status_failed
-from ajet_readers.traces.trace import UNKNOWN, Call, Found, Message, Program
+from ajet_readers.traces.spans import TraceSpan, add_span, flat, seconds, status_failed
+from ajet_readers.traces.trace import UNKNOWN, Message, Program, TraceContents, TracedCall
 
 _CONVERSATION = "gen_ai.conversation.id"
 _TABLES = {
@@ -29,7 +29,7 @@ _TABLES = {
 }
 
 
-def read_studio(file: Path, found: Found, scale: Scale) -> None:
+def read_studio(file: Path, found: TraceContents, scale: Scale) -> None:
     """Add the calls of all spans; for a run without any, the calls that its messages tell of. Raises ConfigError that
     names the file, and the span or message that cannot be read."""
     rows = _rows(file)
@@ -60,12 +60,12 @@ def _rows(file: Path) -> dict[str, list[sqlite3.Row]]:
         raise ConfigError(f"{file}: not a database of AgentScope Studio ({error}).") from None
 
 
-def _span(row: sqlite3.Row, programs: Mapping[str, Program]) -> Span:
+def _span(row: sqlite3.Row, programs: Mapping[str, Program]) -> TraceSpan:
     attributes, events, status = (
         json.loads(row[name] or "null") for name in ("attributes", "events", "status")
     )
     flattened = dict(flat(attributes or {}))
-    return Span(
+    return TraceSpan(
         str(row["traceId"]),
         str(row["spanId"]),
         str(row["name"]),
@@ -96,7 +96,7 @@ def _said(file: Path, row: sqlite3.Row) -> dict[str, Any]:
         raise ConfigError(f"{file}: message {row['id']}: cannot be read ({error}).") from None
 
 
-def _calls(run: str, said: Sequence[Mapping[str, Any]], program: Program) -> Iterator[Call]:
+def _calls(run: str, said: Sequence[Mapping[str, Any]], program: Program) -> Iterator[TracedCall]:
     """A call for each answer of an agent; the calls between two questions of the user are a trace."""
     chat: list[Message] = []
     trace = ""
@@ -106,7 +106,9 @@ def _calls(run: str, said: Sequence[Mapping[str, Any]], program: Program) -> Ite
         for message in one["messages"]:
             if trace and message["role"] == "assistant":
                 names = frozenset({run, one["reply"]})
-                yield Call(trace, one["id"], one["at"], tuple(chat), message, names=names, program=program)
+                yield TracedCall(
+                    trace, one["id"], one["at"], tuple(chat), message, names=names, program=program
+                )
             chat.append(message)
 
 

@@ -10,7 +10,7 @@ Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Feedback:
+class TraceFeedback:
     """Feedback on an answer. ``score`` is between 0 (bad) and 1 (good)."""
 
     score: float | None = None
@@ -30,7 +30,7 @@ UNKNOWN = Program()
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TracedCall:
     """One request to a model and its answer, as messages of chat completions."""
 
     trace: str
@@ -43,17 +43,17 @@ class Call:
     failed: bool = False
     names: frozenset[str] = frozenset()
     """Other ids by which feedback may name the call: response id, conversation id."""
-    feedback: tuple[Feedback, ...] = ()
+    feedback: tuple[TraceFeedback, ...] = ()
     program: Program = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class CallTrace:
     """The calls of one trace in order of time, at least one, and the feedback on them."""
 
     id: str
-    calls: tuple[Call, ...]
-    feedback: tuple[Feedback, ...] = ()
+    calls: tuple[TracedCall, ...]
+    feedback: tuple[TraceFeedback, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:
@@ -104,27 +104,27 @@ class Trace:
 
 
 @dataclass(slots=True)
-class Found:
+class TraceContents:
     """The contents of a source: calls, and feedback with the ids of what it is about."""
 
-    calls: list[Call] = field(default_factory=list)
-    feedback: list[tuple[frozenset[str], Feedback]] = field(default_factory=list)
+    calls: list[TracedCall] = field(default_factory=list)
+    feedback: list[tuple[frozenset[str], TraceFeedback]] = field(default_factory=list)
 
 
-def assemble(found: Found) -> list[Trace]:
+def assemble(found: TraceContents) -> list[CallTrace]:
     """The traces of all calls, the oldest first. A call that occurs twice counts once."""
-    by_trace: dict[str, dict[str, Call]] = {}
+    by_trace: dict[str, dict[str, TracedCall]] = {}
     for call in found.calls:
         if call.messages:
             by_trace.setdefault(call.trace, {}).setdefault(call.span, call)
-    by_name: dict[str, list[Feedback]] = {}
+    by_name: dict[str, list[TraceFeedback]] = {}
     for names, feedback in found.feedback:
         for name in names:
             by_name.setdefault(name, []).append(feedback)
     traces = []
     for identity, calls in by_trace.items():
         ordered = tuple(sorted(calls.values(), key=lambda c: c.started))
-        trace = Trace(identity, ordered)
+        trace = CallTrace(identity, ordered)
         given = [f for c in ordered for f in c.feedback]
         for name in sorted(trace.names):
             given += [f for f in by_name.get(name, ()) if not any(f is g for g in given)]
@@ -132,7 +132,9 @@ def assemble(found: Found) -> list[Trace]:
     return sorted(traces, key=lambda t: (t.calls[0].started, t.id))
 
 
-def with_feedback(found: Found, more: Iterable[tuple[frozenset[str], Feedback]]) -> Found:
+def with_feedback(
+    found: TraceContents, more: Iterable[tuple[frozenset[str], TraceFeedback]]
+) -> TraceContents:
     """The same calls, with further feedback."""
     return replace(found, feedback=[*found.feedback, *more])
 
