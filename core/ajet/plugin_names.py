@@ -28,7 +28,7 @@ def find_spec(name: str) -> ModuleSpec | None:
     for below in (".".join(parts[:1]), ".".join(parts[:2])):
         if extra := extra_of("module", below):
             for entry in importlib.metadata.entry_points(group="ajet.modules", name=extra):
-                found: ModuleSpec = entry.load()(name)
-                return found
+                spec: ModuleSpec = entry.load()(name)
+                return spec
             raise ConfigError(f"{name} is not installed.{remedy('module', below)}")
     return None

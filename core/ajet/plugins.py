@@ -105,9 +105,9 @@ class Plugins:
     def of(self, base: type[P]) -> dict[str, type[P]]:
         """The classes of a kind, by name; ``base`` is the base class of the kind."""
         return {
-            name: found.cls
-            for (kind, name), found in self.classes.items()
-            if kind == base.kind and issubclass(found.cls, base)
+            name: installed.cls
+            for (kind, name), installed in self.classes.items()
+            if kind == base.kind and issubclass(installed.cls, base)
         }
 
     def get(self, base: type[P], name: str, where: str) -> type[P]:
@@ -171,10 +171,10 @@ def _explain(fault: ErrorDetails, cls: type[Any], where: str, others: Mapping[st
     if fault["type"] == "missing":
         return path, "is required."
     message = fault["msg"].removeprefix("Value error, ")
-    found = (
+    given = (
         f" (found {fault['input']!r})" if fault["loc"] else ""
     )  # what concerns all keys found no single value
-    return path, f"{message[0].lower() + message[1:]}{found}."
+    return path, f"{message[0].lower() + message[1:]}{given}."
 
 
 def _fields(cls: type[Any], path: Sequence[Any]) -> tuple[tuple[Any, ...], list[str]]:
@@ -186,10 +186,10 @@ def _fields(cls: type[Any], path: Sequence[Any]) -> tuple[tuple[Any, ...], list[
             continue
         field = cls.model_fields.get(key)
         kinds = (field.annotation, *get_args(field.annotation)) if field else ()  # of `X | None`, also X
-        found = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
-        if found is None:
+        section = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
+        if section is None:
             return tuple(path[:depth]), []
-        cls, named = cast(type[Any], found), get_origin(kinds[0]) is dict
+        cls, named = cast(type[Any], section), get_origin(kinds[0]) is dict
     return tuple(path), list(cls.model_fields)
 
 
@@ -209,11 +209,11 @@ def _kind_and_name(cls: Any) -> tuple[str, str]:
 def entry_points() -> list[tuple[importlib.metadata.EntryPoint, str, str]]:
     """The entry points of plugins by name, each with its distribution and version; those of the core come first, so that
     other plugins' hooks are asked before them."""
-    found = [
+    entries = [
         (entry, entry.dist.name if entry.dist else "?", entry.dist.version if entry.dist else "?")
         for entry in importlib.metadata.entry_points(group=GROUP)
     ]
-    return sorted(found, key=lambda each: (each[1] != CORE, each[0].name))
+    return sorted(entries, key=lambda each: (each[1] != CORE, each[0].name))
 
 
 @functools.cache
@@ -221,13 +221,13 @@ def load_plugins() -> Plugins:
     """All entry points of group ``ajet``, loaded once per process. Raises ConfigError if two plugins clash or the core's
     own are missing."""
     plugins = Plugins()
-    found = entry_points()
-    if not any(distribution == CORE for _, distribution, _ in found):
+    entries = entry_points()
+    if not any(distribution == CORE for _, distribution, _ in entries):
         raise ConfigError(
             "the installed metadata of ajet does not name its own plugins, so it belongs to another version. Install ajet "
             "again: pip install -e . in a checkout, else pip install --force-reinstall ajet."
         )
-    for entry, distribution, version in found:
+    for entry, distribution, version in entries:
         try:
             plugins.register(entry.load(), distribution, version)
         except Exception as error:

@@ -141,7 +141,7 @@ class Learner:
         with a ``failure``. Raises AjetError."""
         started = time.monotonic()
         size = group_size or self._job.config.rollout.group_size
-        found = GivenTasks(items=tuple(tasks), source="tasks=").tasks()
+        listed = GivenTasks(items=tuple(tasks), source="tasks=").tasks()
         given = Layers()
         for key, value in {"workflow": workflow, "judge": judge}.items():
             lay_object(given, key, value, ARGUMENTS[key].source)
@@ -150,21 +150,21 @@ class Learner:
             assert self._job.config.task
             flow = build_workflow(given, self._job.config.task, judge is not None)
         self._note(**given.values)
-        plans = [plan for task in found for plan in self._group(task, size)]
+        plans = [plan for task in listed for plan in self._group(task, size)]
         async with judging.open() as live, flow.open() as opened:
             rollout = replace(self._runtime, workflow=opened, judge=live).rollout(training_policy(self._job))
             done = await rollout.run(plans, lambda episode: None)
         self._seconds += time.monotonic() - started
         runs = [OwnEpisode(episode, self._text_of) for episode in done]
-        return [Group(task, runs[i * size : (i + 1) * size]) for i, task in enumerate(found)]
+        return [Group(task, runs[i * size : (i + 1) * size]) for i, task in enumerate(listed)]
 
     @asynccontextmanager
     async def episode(self, task: Task | Mapping[str, Any]) -> AsyncIterator[OwnEpisode]:
         """A block whose LLM calls are one episode, with the reward that the block sets. An exception in the block is
         raised, and the episode is not trained."""
         started = time.monotonic()
-        (found,) = GivenTasks(items=(task,), source="task=").tasks()
-        (plan,) = self._group(found, 1)
+        (given,) = GivenTasks(items=(task,), source="task=").tasks()
+        (plan,) = self._group(given, 1)
         answerer = self._runtime.runner(training_policy(self._job)).answerer
         session = Session(plan.id, f"{plan.seed_key}#0", answerer)
         ran = Ran(plan, 0, WorkflowOutput(), session.record)

@@ -81,8 +81,8 @@ class Selection:
         return {line["name"]: line["folder"] for line in read_models(self.dir)}
 
     def __repr__(self) -> str:
-        found = f"best {self.best}" if self.is_significant else "no difference"
-        return f"<{type(self).__name__} of {len(self.models)} models, {found}>"
+        outcome = f"best {self.best}" if self.is_significant else "no difference"
+        return f"<{type(self).__name__} of {len(self.models)} models, {outcome}>"
 
 
 def _select_model(
@@ -132,8 +132,8 @@ def _candidate(layers: Layers, name: str, model: AnyModel) -> ModelCandidate:
         return ModelCandidate(name, answers=model, spec=spec)
     if isinstance(model, Mapping):
         return chat_candidate(layers, name, model, f"models= {name}")
-    (found,) = named_candidates(layers, [os.fspath(model)], "models=")
-    return ModelCandidate(name, found.model, found.answers, found.spec)
+    (candidate,) = named_candidates(layers, [os.fspath(model)], "models=")
+    return ModelCandidate(name, candidate.model, candidate.answers, candidate.spec)
 
 
 def _name(model: AnyModel) -> str:

@@ -230,11 +230,11 @@ def _place(wires: tuple[Wire, ...], raw_path: bytes) -> tuple[Wire | None, Calle
 
 def _headers(request: Any) -> dict[str, str]:
     """The headers that matter here, also a key that the URL has instead: each access to httpx's own searches all of them."""
-    found = {
+    headers = {
         _READ_HEADERS[name]: value.decode("latin-1")
         for key, value in request.headers.raw
         if (name := key.lower()) in _READ_HEADERS
     }
     if key_in_url := key_in_query(request.url.query):
-        found.setdefault("x-goog-api-key", key_in_url)
-    return found
+        headers.setdefault("x-goog-api-key", key_in_url)
+    return headers

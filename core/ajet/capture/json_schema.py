@@ -251,8 +251,8 @@ class _CheckingCost:
 
     def _target(self, reference: str) -> Any:
         """The part of the schema that a reference names; the library has checked that there is one."""
-        found: Any = self._schema
+        part: Any = self._schema
         for name in unquote(reference[1:]).split("/")[1:]:
             name = name.replace("~1", "/").replace("~0", "~")
-            found = found[int(name)] if isinstance(found, list) else found[name]
-        return found
+            part = part[int(name)] if isinstance(part, list) else part[name]
+        return part

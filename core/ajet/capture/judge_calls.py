@@ -46,9 +46,9 @@ class JudgeCalls:
         """The recorded response to a request. Raises NotRecorded."""
         assert self.replies is not None
         request = as_json(body)
-        found = self.replies.take("judge", Form(self.replies.ignore).body(request))
-        self.made.append(found)
-        return found.response
+        reply = self.replies.take("judge", Form(self.replies.ignore).body(request))
+        self.made.append(reply)
+        return reply.response
 
 
 judge_calls: ContextVar[JudgeCalls | None] = ContextVar("ajet_judge_calls", default=None)

@@ -43,11 +43,11 @@ def refuse_oversized(request: ChatRequest, chat: Chat, context_length: int) -> N
         _refuse_long_texts(request, chat, context_length)
 
 
-def _refuse_more(what: str, found: int, most: int, context_length: int, tokens: int = MESSAGE_TOKENS) -> None:
+def _refuse_more(what: str, count: int, most: int, context_length: int, tokens: int = MESSAGE_TOKENS) -> None:
     """Refuse more than ``most`` of something that takes some tokens each."""
-    if found > most:
-        told = f"the request has {found:,} {what}; at most {most:,} are accepted"
-        raise TooLong(told, found * tokens, context_length)
+    if count > most:
+        told = f"the request has {count:,} {what}; at most {most:,} are accepted"
+        raise TooLong(told, count * tokens, context_length)
 
 
 def _refuse_long_texts(request: ChatRequest, chat: Chat, context_length: int) -> None:
@@ -55,12 +55,12 @@ def _refuse_long_texts(request: ChatRequest, chat: Chat, context_length: int) ->
     limit of several contexts."""
     most = MOST_CONTEXTS * context_length
     text = "\n".join(_texts(request)).encode(errors="replace").decode()
-    found = 0
+    tokens = 0
     for start in range(0, len(text), _CHUNK):
-        found += len(chat.tokenizer.encode(text[start : start + _CHUNK], add_special_tokens=False))
-        if found > most:
+        tokens += len(chat.tokenizer.encode(text[start : start + _CHUNK], add_special_tokens=False))
+        if tokens > most:
             told = f"the request's texts ({len(text):,} characters) have more than {most:,} tokens"
-            raise TooLong(told, found, context_length)
+            raise TooLong(told, tokens, context_length)
 
 
 def _texts(request: ChatRequest) -> Iterator[str]:

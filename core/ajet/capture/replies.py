@@ -105,7 +105,7 @@ class Form:
     def _plain(self, text: str) -> str:
         for pattern in self.ignore:
             text = pattern.sub("…", text)
-        return _RANDOM.sub(lambda found: f"<id {self._number(found[0].lower())}>", text)
+        return _RANDOM.sub(lambda match: f"<id {self._number(match[0].lower())}>", text)
 
     def _number(self, id_: str) -> int:
         return self._ids.setdefault(id_, len(self._ids) + 1)

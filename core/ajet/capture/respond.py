@@ -50,8 +50,8 @@ class Reply:
 def find_wire(wires: Iterable[Wire], path: str) -> Wire | None:
     """The wire whose path is the longest that ends a URL's path."""
     path = path.rstrip("/")
-    found = max((w for w in wires if path.endswith(w.path)), key=lambda w: len(w.path), default=None)
-    return found.at(path) if isinstance(found, PathWire) else found
+    wire = max((w for w in wires if path.endswith(w.path)), key=lambda w: len(w.path), default=None)
+    return wire.at(path) if isinstance(wire, PathWire) else wire
 
 
 def caller(session: Session, headers: Mapping[str, str]) -> tuple[str | None, str | None]:

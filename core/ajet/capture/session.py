@@ -241,10 +241,14 @@ class Session:
     def _told_of_unseen(self, request: ChatRequest, target: Target) -> ChatRequest:
         """The request with a text in the place of what the model cannot see, as far as the agent has fetched it: after an answer."""
         chat = self.answerer.chat
-        messages, found = told_of_unseen(
+        messages, left_out = told_of_unseen(
             request.messages, target.by_engine and (chat is None or chat.vision is None)
         )
-        return replace(request, messages=messages, left_out=(*request.left_out, *found)) if found else request
+        return (
+            replace(request, messages=messages, left_out=(*request.left_out, *left_out))
+            if left_out
+            else request
+        )
 
     async def _without_images(self, request: ChatRequest, target: Target) -> ChatRequest:
         """The request with references in the place of its images, which are checked and kept. Raises Refused."""

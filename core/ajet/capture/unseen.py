@@ -26,7 +26,7 @@ def told_of_unseen(
     if not any(isinstance(message.get("content"), list) for message in messages):
         return messages, ()  # the usual case
     unseen = (*_FILES, *_IMAGES) if images else _FILES
-    found: dict[str, None] = {}
+    left_out: dict[str, None] = {}
     told: list[Mapping[str, Any]] = []
     answered = False
     for message in messages:
@@ -37,12 +37,12 @@ def told_of_unseen(
             for part in content:
                 if (kind := _kind(part)) in unseen:
                     what = "image" if kind in _IMAGES else "file"
-                    found[what] = None
+                    left_out[what] = None
                     part = {"type": "text", "text": _TOLD[what]}
                 parts.append(part)
             message = {**message, "content": parts}
         told.append(message)
-    return (told if found else messages), tuple(found)
+    return (told if left_out else messages), tuple(left_out)
 
 
 def _kind(part: Any) -> Any:

@@ -83,10 +83,10 @@ class Effort:
     def matches(self, of: re.Pattern[str], text: str, at: int = 0) -> Iterator[re.Match[str]]:
         """Where a pattern matches from a position on. Raises Unreadable."""
         self.spend(0)
-        for found in of.finditer(text, at):
-            self.spend(found.end() - at)
-            at = found.end()
-            yield found
+        for match in of.finditer(text, at):
+            self.spend(match.end() - at)
+            at = match.end()
+            yield match
         self.spend(len(text) - at)
 
 
@@ -112,8 +112,8 @@ class Ends:
     def whole(self, value: str) -> bool:
         """Whether each call within a value has its end there."""
         depth = 0
-        for found in self.effort.matches(self.marks, value):
-            depth += 1 if found["begin"] is not None else -1
+        for mark in self.effort.matches(self.marks, value):
+            depth += 1 if mark["begin"] is not None else -1
             if depth < 0:
                 break
         return depth == 0
@@ -195,9 +195,9 @@ class NamedBody(Body):
         """See `Body`."""
         name = rf"(?P<id>functions\.(?P<name>{NAME}):\d+)" if self.in_id else rf"(?P<name>{NAME})"
         between = with_id(pattern(self.between))
-        found = _match(rf"\s*+{name}\s*+{between}\s*+(?=\{{|\"|null|\Z)", text, at)
-        value, end = read_json(text, found.end(), ends.effort)
-        return ReadCall(found["name"], _object(value), found.groupdict().get("id") or ""), end
+        head = _match(rf"\s*+{name}\s*+{between}\s*+(?=\{{|\"|null|\Z)", text, at)
+        value, end = read_json(text, head.end(), ends.effort)
+        return ReadCall(head["name"], _object(value), head.groupdict().get("id") or ""), end
 
     def write(self, call: ReadCall) -> str:
         """See `Body`."""
@@ -249,19 +249,19 @@ class TagBody(Body):
         read: dict[str, Any] = {}
         while key := begin.match(text, at):
             after = re.compile(pattern(self.after_value.replace(ANY_KEY, key["key"]), beside="left"))
-            found: tuple[int, int, bool] | None = None
+            ending: tuple[int, int, bool] | None = None
             for end in ends.effort.matches(after, text, key.end()):
                 following = begin.match(text, end.end())
                 more = following is not None and (not known or following["key"] in known)
                 if more or (ends.over(text, end.end()) if by_end else not following):
                     is_whole = ends.whole(text[key.end() : end.start()])
-                    if is_whole or not found:
-                        found = end.start(), end.end(), more
+                    if is_whole or not ending:
+                        ending = end.start(), end.end(), more
                     if is_whole:
                         break
-            if not found:
+            if not ending:
                 return None
-            stop, at, more = found
+            stop, at, more = ending
             read[key["key"]] = self._value(text[key.end() : stop], key, tools.types(name, key["key"]))
             if not more:
                 return read, at
@@ -306,9 +306,9 @@ class ObjectBody(Body):
 
     def read(self, text: str, at: int, tools: Tools, ends: Ends = ANYWHERE) -> tuple[ReadCall, int]:
         """See `Body`."""
-        found = _match(rf"\s*+(?P<name>{NAME}){pattern(self.open)}", text, at)
-        value, end = self._items(text, found.end(), "}", ends.effort)
-        return ReadCall(found["name"], value), end
+        head = _match(rf"\s*+(?P<name>{NAME}){pattern(self.open)}", text, at)
+        value, end = self._items(text, head.end(), "}", ends.effort)
+        return ReadCall(head["name"], value), end
 
     def _items(self, text: str, at: int, close: str, effort: Effort) -> tuple[Any, int]:
         pairs: dict[str, Any] = {}
@@ -342,10 +342,10 @@ class ObjectBody(Body):
         return text[begin:end], end + len(self.quote)
 
     def _before(self, what: str, text: str, at: int, effort: Effort, follows: str = "") -> int:
-        found = next(effort.matches(_compiled(re.escape(what) + follows), text, at), None)
-        if not found:
+        match = next(effort.matches(_compiled(re.escape(what) + follows), text, at), None)
+        if not match:
             raise UnreadableCall("no end of a key or a string")
-        return found.start()
+        return match.start()
 
     def _value(self, text: str, at: int, effort: Effort) -> tuple[Any, int]:
         at = skip(text, at)
@@ -380,16 +380,16 @@ class PythonBody(Body):
 
     def read(self, text: str, at: int, tools: Tools, ends: Ends = ANYWHERE) -> tuple[ReadCall, int]:
         """See `Body`."""
-        found = _match(rf"\s*+(?P<name>{NAME})\(", text, at)
-        end = self._end(text, found.end(), ends.effort)
-        code = f"f({text[found.end() : end]}"
+        head = _match(rf"\s*+(?P<name>{NAME})\(", text, at)
+        end = self._end(text, head.end(), ends.effort)
+        code = f"f({text[head.end() : end]}"
         call = ast.parse(code, mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
             raise UnreadableCall("no Python call")
         arguments = {
-            k.arg: _python(k.value, code, tools.types(found["name"], k.arg)) for k in call.keywords if k.arg
+            k.arg: _python(k.value, code, tools.types(head["name"], k.arg)) for k in call.keywords if k.arg
         }
-        return ReadCall(found["name"], arguments), end
+        return ReadCall(head["name"], arguments), end
 
     def _end(self, text: str, at: int, effort: Effort) -> int:
         """Where the bracket is closed that is open at a position."""
@@ -428,8 +428,8 @@ def with_id(expression: str) -> str:
 
 def skip(text: str, at: int) -> int:
     """Where the white space from a position on ends."""
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
 
 
 def read_json(text: str, at: int, effort: Effort | None = None) -> tuple[Any, int]:
@@ -467,10 +467,10 @@ _compiled = cache(re.compile)
 
 
 def _match(expression: str, text: str, at: int) -> re.Match[str]:
-    found = _compiled(expression).match(text, at)
-    if not found:
+    match = _compiled(expression).match(text, at)
+    if not match:
         raise UnreadableCall("no name")
-    return found
+    return match
 
 
 # --------------------------------------------------------------------------- values
@@ -539,8 +539,8 @@ def _types(schema: Any) -> frozenset[str]:
     if not isinstance(schema, Mapping):
         return frozenset()
     kind = schema.get("type")
-    found = {kind} if isinstance(kind, str) else set(filter(lambda k: isinstance(k, str), kind or ()))
-    return frozenset(found.union(*map(_types, _choices(schema))))
+    kinds = {kind} if isinstance(kind, str) else set(filter(lambda k: isinstance(k, str), kind or ()))
+    return frozenset(kinds.union(*map(_types, _choices(schema))))
 
 
 def _choices(schema: Mapping[str, Any]) -> Iterator[Any]:

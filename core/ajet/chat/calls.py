@@ -160,7 +160,7 @@ class CallFormat:
         last = _parts(end)[-1]
         last = pattern(end if last in self.section[0] + self.call[0] else last) or "(?!)"
         opener = [*marks, begin][0]
-        found = {
+        expressions = {
             "begin": rf"(?:{with_id(begin)})|(?P<mark>{'|'.join(marks) or '(?!)'})",
             "next": with_id(following) if has_end or not is_list or self.between.strip() else "(?!)",
             "end of a call": rf"\s*+(?:{with_id(closes)})?",
@@ -171,7 +171,7 @@ class CallFormat:
             # The pairs around whole calls.
             "calls": rf"(?P<begin>{opener})|{last}",
         }
-        return {name: re.compile(expression) for name, expression in found.items()}
+        return {name: re.compile(expression) for name, expression in expressions.items()}
 
     def holds(self, text: str, first: bool, tools: Tools) -> int:
         """See `CallReader`."""
@@ -180,9 +180,9 @@ class CallFormat:
 
     def read(self, text: str, tools: Tools, ended: bool = True) -> Calls:
         """See `CallReader`."""
-        reading, found = _Reading(text, tools), self._patterns
-        ends = Ends(found["close"], found["values"], ended, Effort(text))
-        start = found["begin"].search(text)
+        reading, patterns = _Reading(text, tools), self._patterns
+        ends = Ends(patterns["close"], patterns["values"], ended, Effort(text))
+        start = patterns["begin"].search(text)
         while start:
             try:
                 if start.groupdict().get("mark"):
@@ -193,9 +193,9 @@ class CallFormat:
                 # In an answer that was cut, all that follows may be within this call.
                 rest = max(start.end(), reading.at + 1) if ended else len(text)
                 reading.malformed(end or rest, cut=not end)
-                start = found["begin"].search(text, reading.at)
+                start = patterns["begin"].search(text, reading.at)
             else:
-                closed = found["end of a call"].match(text, end)
+                closed = patterns["end of a call"].match(text, end)
                 ids = [call.id, *(m.groupdict().get("id") for m in (start, closed) if m)]
                 call = replace(call, id=next(filter(None, ids), ""))
                 reading.call(call, start.start(), closed.end() if closed else end)
@@ -257,12 +257,12 @@ class BareCalls:
         last = [re.escape(mark) for mark in marks if "/" in mark or "end" in mark]
         mark = "|".join([rf"{_FUNCTOOLS}(?=\s*+\[)", *(m for m in map(re.escape, marks) if m not in last)])
         lead, value = rf"(?:(?P<mark>{mark})|\[)\s*+", rf"(?P<value>\{{|{_PYTHON}\()"
-        found = {
+        expressions = {
             "begin": rf"(?:{lead})++{value}?+|(?P<object>\{{)",
             "next": rf"[\s,;]*+(?:{lead})*+{value}",
             "end": rf"(?:\s*+(?:{'|'.join([*last, ']'])}))*+",
         }
-        return {name: re.compile(expression) for name, expression in found.items()}
+        return {name: re.compile(expression) for name, expression in expressions.items()}
 
     def holds(self, text: str, first: bool, tools: Tools) -> int:
         """See `CallReader`."""
@@ -273,20 +273,20 @@ class BareCalls:
 
     def read(self, text: str, tools: Tools, ended: bool = True) -> Calls:
         """See `CallReader`."""
-        reading, found = _Reading(text, tools), self._patterns
+        reading, patterns = _Reading(text, tools), self._patterns
         ends = Ends(ANYWHERE.close, ANYWHERE.marks, ended, Effort(text))
-        start = found["next"].match(text) or found["begin"].search(text)
+        start = patterns["next"].match(text) or patterns["begin"].search(text)
         while start:
             parts = start.groupdict()
             value = parts["value"] or parts.get("object") or ""
             call, end, begins = self._call(text, start.end() - len(value), tools, ends)
             if call:
-                end = _end(found["end"], text, end)
+                end = _end(patterns["end"], text, end)
                 reading.call(call, start.start(), end)
             elif begins or parts["mark"]:
                 reading.malformed(max(end, start.end()), cut=not ended)
-            following = found["next"].match(text, end) if call else None
-            start = following or found["begin"].search(text, max(end, start.end()))
+            following = patterns["next"].match(text, end) if call else None
+            start = following or patterns["begin"].search(text, max(end, start.end()))
         return reading.done()
 
     def _call(self, text: str, at: int, tools: Tools, ends: Ends) -> tuple[ReadCall | None, int, bool]:
@@ -329,19 +329,19 @@ def _parts(literal: str) -> list[str]:
 def _with_less(literal: str, *, last: bool = False) -> str:
     """A pattern of a literal of several tags, of which some may be missing: the first ones, or with ``last`` the last ones,
     the outer ones first."""
-    found = ""
+    joined = ""
     parts = [pattern(part) for part in _parts(literal) if part.strip()]
     for part in reversed(parts) if last else parts:
-        outer = rf"(?:\s*+{found})?" if last else rf"(?:{found}\s*+)?"
-        found = (part + outer if last else outer + part) if found else part
-    return found
+        outer = rf"(?:\s*+{joined})?" if last else rf"(?:{joined}\s*+)?"
+        joined = (part + outer if last else outer + part) if joined else part
+    return joined
 
 
 def _mark(literal: str, within: str) -> str:
     """The text with which only calls begin: a literal's first tag, or its last one if words come first. Where ``within`` has the tag
     more than once, the word after it belongs to the text. "" if the literal has no tag."""
     parts = [part.lstrip() for part in _parts(literal) if part.strip()] or [""]
-    tag = next((found for part in (parts[0], parts[-1]) if (found := _TAG.match(part))), None)
+    tag = next((match for part in (parts[0], parts[-1]) if (match := _TAG.match(part))), None)
     if not tag or within.count(tag[0]) == 1:
         return tag[0] if tag else ""
     return re.split(rf"[\s{ID}{NUMBER}{ANY_NAME}]", tag.string)[0]
@@ -349,5 +349,5 @@ def _mark(literal: str, within: str) -> str:
 
 def _end(of: re.Pattern[str], text: str, at: int) -> int:
     """Where the match of a pattern ends; the position itself if there is none."""
-    found = of.match(text, at)
-    return found.end() if found else at
+    match = of.match(text, at)
+    return match.end() if match else at

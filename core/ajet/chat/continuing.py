@@ -117,12 +117,12 @@ class Continuing:
         part of that and belongs between them. If the format writes the prompt otherwise once the answer follows, as
         gpt-oss drops thoughts, the answer is what it writes after one question. Raises AjetError if that cannot be told
         either, or if the format does not write the thought and the prompt ends it."""
-        found = self._after(before, answer)
-        if found is None and self._format.show(before.text).endswith(self._shape.begins):
-            found = self._after(self.begin([_QUESTION], before.kept.tools[0]), answer)
-        if found is None:
+        rest = self._after(before, answer)
+        if rest is None and self._format.show(before.text).endswith(self._shape.begins):
+            rest = self._after(self.begin([_QUESTION], before.kept.tools[0]), answer)
+        if rest is None:
             raise AjetError("the chat template does not write an answer after the prompt that asks for it")
-        return found if len(found) > 1 else self._with_thought(before.text, found[0], thought)
+        return rest if len(rest) > 1 else self._with_thought(before.text, rest[0], thought)
 
     def _after(self, before: Written, answer: Message) -> tuple[str, ...] | None:
         prepared = [*before.messages(), *self._format.prepared([answer])]
@@ -180,11 +180,11 @@ class Continuing:
         if not empty.sub("", after).startswith(begun):
             return None
         at = left = 0
-        for found in empty.finditer(after):
-            if left + found.start() - at >= len(begun):
+        for match in empty.finditer(after):
+            if left + match.start() - at >= len(begun):
                 break
-            left += found.start() - at
-            at = found.end()
+            left += match.start() - at
+            at = match.end()
         return after[at + len(begun) - left :]
 
     def _cause(self, whole: Sequence[Message], count: int, tools: Sequence[Message]) -> str:

@@ -147,9 +147,9 @@ class _Derivation:
 
     def _body(self, one: str) -> Body:
         arguments = {_KEYS[0]: _VALUES[0]}
-        found = _call_object(one, _NAMES[0], arguments)
-        if found:
-            return found[2]
+        call = _call_object(one, _NAMES[0], arguments)
+        if call:
+            return call[2]
         at = self._name_at(one, 0)
         after = one[one.index(_NAMES[0], at) + len(_NAMES[0]) :]
         inner = next(((a, e) for a, e, value in _json_values(after) if _loaded(value) == arguments), None)
@@ -165,8 +165,8 @@ class _Derivation:
     def _name_at(self, text: str, number: int) -> int:
         """Where the call of a name begins: the name directly before its arguments."""
         name = _NAMES[number]
-        places = [found.start() for found in re.finditer(name, text)]
-        keys = [found.start() for found in re.finditer(_KEYS[0], text)]
+        places = [match.start() for match in re.finditer(name, text)]
+        keys = [match.start() for match in re.finditer(_KEYS[0], text)]
         for place in reversed(places):
             if not keys or any(key > place for key in keys):
                 return place - len("functions.") * self._numbered_ids
@@ -177,10 +177,10 @@ class _Derivation:
     def _span(self, body: Body, text: str, number: int) -> tuple[int, int]:
         """Where the body of a call begins and ends in a text."""
         if isinstance(body, JsonBody):
-            found = _call_object(text, _NAMES[number], {_KEYS[0]: _VALUES[0]})
-            if not found:
+            call = _call_object(text, _NAMES[number], {_KEYS[0]: _VALUES[0]})
+            if not call:
                 raise Underivable("a second call is not written as JSON")
-            return found[:2]
+            return call[:2]
         at = self._name_at(text, number)
         if number == 0 and _NAMES[1] in text:
             at = self._name_at(text[: text.rindex(_NAMES[1])], 0)
@@ -195,13 +195,13 @@ class _Derivation:
 
         def parts(text: str, *marks: str) -> list[str]:
             text = text[self._name_at(text, 0) + len(_NAMES[0]) :]
-            found = []
+            texts = []
             for mark in marks:
                 before, hit, text = text.partition(mark)
                 if not hit:
                     raise Underivable("an argument is not written as it is")
-                found.append(before)
-            return [*found, text]
+                texts.append(before)
+            return [*texts, text]
 
         first, string, last = parts(one, _KEYS[0], _VALUES[0])
         counts = self._counts_calls(first)
@@ -297,12 +297,12 @@ def _call_object(text: str, name: str, arguments: Mapping[str, Any]) -> tuple[in
 
 
 def _json_values(text: str) -> Iterator[tuple[int, int, Any]]:
-    for found in re.finditer(r"[\[{\"]", text):
+    for opener in re.finditer(r"[\[{\"]", text):
         try:
-            value, end = _JSON.raw_decode(text, found.start())
+            value, end = _JSON.raw_decode(text, opener.start())
         except (ValueError, RecursionError):
             continue
-        yield found.start(), end, value
+        yield opener.start(), end, value
 
 
 def _loaded(value: Any) -> Any:
@@ -322,8 +322,8 @@ def _with_ids(text: str) -> str:
 def _element(text: str, *, first: bool) -> str:
     """The first or the last tag, token or character of a text, with the space around it."""
     if first:
-        found = _ELEMENT.match(text)
-        return found[0] if found else text
+        match = _ELEMENT.match(text)
+        return match[0] if match else text
     last = _OPENING.search(text)
     return last[0] if last else text
 

@@ -104,13 +104,13 @@ class Encoder:
             # More than were written: the tokenizer's normaliser has turned other text into some.
             if sum(map(ids.count, self._forbidden.intersection(ids))) == written:
                 return ids
-        found: list[int] = []
+        encoded: list[int] = []
         end = 0
         for token in self.control.finditer(text):
-            found += self._segment(text[end : token.start()], inside or end > 0, end > 0)
-            found.append(self.ids[token[0]])
+            encoded += self._segment(text[end : token.start()], inside or end > 0, end > 0)
+            encoded.append(self.ids[token[0]])
             end = token.end()
-        return found + self._segment(text[end:], inside or end > 0, end > 0)
+        return encoded + self._segment(text[end:], inside or end > 0, end > 0)
 
     def _with_images(self, text: str, vision: Vision, inside: bool) -> list[int]:
         """Ids of text with images, whose own ids begin and end with added tokens."""

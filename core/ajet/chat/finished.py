@@ -40,27 +40,27 @@ def sampled_in(chat: Chat, messages: Sequence[Message], tools: Sequence[Any]) ->
     a prompt, or does not write all of an answer."""
     known = normalise_tools(tools)
     told = [_as_parsed(chat, normalise(_with_reasoning(m), index)) for index, m in enumerate(messages)]
-    found: list[Sampled] = []
+    sequences: list[Sampled] = []
     last = 0
     for index in [n for n, m in enumerate(told) if n and m["role"] == "assistant"]:
-        line = _prompt(chat, told[:index], last, known, found)
+        line = _prompt(chat, told[:index], last, known, sequences)
         answer = chat.sampled(line.rendered, told[index])
         line.spans.append((len(line.ids), len(line.ids) + len(answer)))
         line.ids += answer
         content = spoken(told[index])
         line.stripped |= content != content.strip() and content not in chat.text(answer)
         last = index
-    return found
+    return sequences
 
 
 def _prompt(
-    chat: Chat, asked: Sequence[Message], last: int, tools: Sequence[Message], found: list[Sampled]
+    chat: Chat, asked: Sequence[Message], last: int, tools: Sequence[Message], sequences: list[Sampled]
 ) -> Sampled:
-    """The sequence that ends with the prompt ``asked``: the last one of ``found``, made longer, or another one that is added
+    """The sequence that ends with the prompt ``asked``: the last one of ``sequences``, made longer, or another one that is added
     to it. ``last`` is the index of the answer that ends the last one."""
     cause = ""
-    if found:
-        line = found[-1]
+    if sequences:
+        line = sequences[-1]
         begin, end = line.spans[-1]
         turn = Turn(
             prompt_tail=line.ids[max(0, begin - TAIL) : begin],
@@ -79,8 +79,8 @@ def _prompt(
             return line
         cause = more.cause
     ids, rendered = chat.begin(asked, tools)
-    found.append(Sampled(ids.tolist(), rendered, cause))
-    return found[-1]
+    sequences.append(Sampled(ids.tolist(), rendered, cause))
+    return sequences[-1]
 
 
 def _as_parsed(chat: Chat, message: dict[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Harmony:
         """See `Answers`. An answer in which no message can be read becomes its text."""
         turn = self.turn(ids)
         try:
-            found, thoughts = self._parsed(turn, prompt)
+            parsed, thoughts = self._parsed(turn, prompt)
         except Exception:  # deep nesting, numbers of thousands of digits, …
             # From that message on, all is text.
             starts = [n for n, i in enumerate(turn) if i == self.start]
@@ -87,20 +87,20 @@ class Harmony:
             content = read.content + self.decode(turn[starts[readable - 1] :])
             return replace(read, content=content, counts={**read.counts, _MALFORMED: 1})
         offered = Tools(tools).schemas
-        good = [c for c in found.tool_calls if c.status == "ok" and isinstance(c.name, str) and c.name]
+        good = [c for c in parsed.tool_calls if c.status == "ok" and isinstance(c.name, str) and c.name]
         calls = [c for c in good if c.name in offered]
         called = set(map(id, calls))
-        rest = [c for c in found.tool_calls if id(c) not in called]
+        rest = [c for c in parsed.tool_calls if id(c) not in called]
         counts = {
-            _MALFORMED: len(found.tool_calls) - len(good),
+            _MALFORMED: len(parsed.tool_calls) - len(good),
             "unoffered_tool_calls": len(good) - len(calls),
             "cut_thoughts": int(0 < thoughts == len(turn) and turn[-1] != self.end),
         }
-        reasoning = (found.reasoning_content or "").strip() or None
+        reasoning = (parsed.reasoning_content or "").strip() or None
         between = _MESSAGES.sub("", self.decode([*self._begun(prompt), *turn]))
         said = [*(c.raw for c in rest), _MARKERS.sub("", between).strip()]
         return Parsed(
-            found.content + "".join(text for text in said if text not in found.content),
+            parsed.content + "".join(text for text in said if text not in parsed.content),
             reasoning,
             tuple((c.name, json.dumps(c.arguments, ensure_ascii=False)) for c in calls),
             ("",) * len(calls),
@@ -120,7 +120,7 @@ class Harmony:
         from renderers.parsing import parse_gpt_oss
 
         begun = self._begun(prompt)
-        found = parse_gpt_oss(
+        parsed = parse_gpt_oss(
             self.tokenizer,
             [*begun, *turn],
             return_id=self.return_,
@@ -131,9 +131,9 @@ class Harmony:
             message_id=self.message,
             constrain_id=self.constrain,
         )
-        if not (found.content or found.reasoning_content or found.tool_calls):
-            found.content = self.decode([i for i in turn if i != self.call])
-        return found, self._thoughts_end(turn, begun)
+        if not (parsed.content or parsed.reasoning_content or parsed.tool_calls):
+            parsed.content = self.decode([i for i in turn if i != self.call])
+        return parsed, self._thoughts_end(turn, begun)
 
     def reader(self, prompt: list[int], tools: Sequence[Message]) -> HarmonyReader:
         """See `Answers`."""

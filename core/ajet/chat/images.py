@@ -60,13 +60,13 @@ class Images:
         """The messages with data URLs in the place of remote addresses, which are downloaded. Raises BadMessage."""
         if not self.limits.remote or self._download is None:
             return messages
-        found = []
+        downloaded = []
         for index, message in enumerate(messages):
             if has_images(message):
                 parts = [await self._local(part, f"messages[{index}]") for part in message["content"]]
                 message = {**message, "content": parts}
-            found.append(message)
-        return found
+            downloaded.append(message)
+        return downloaded
 
     def take(self, messages: Sequence[Message]) -> tuple[Sequence[Message], dict[str, Image]]:
         """The messages with references in the place of images, and these images by their reference. The client's objects

@@ -99,7 +99,7 @@ class ByRenderer:
 
     def ends(self, text: str) -> list[int]:
         """See `ChatFormat`."""
-        return [found.start() for found in self._stops.finditer(text)]
+        return [stop.start() for stop in self._stops.finditer(text)]
 
     def times(self) -> tuple[str, ...]:
         """See `ChatFormat`."""

@@ -75,7 +75,7 @@ def normalise_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
     """Copies of a request's tools; a function without ``parameters`` takes none, and ``strict: false``,
     which only some frameworks write, is dropped. Raises BadMessage for anything but
     ``{"type": "function", "function": {"name": …}}``."""
-    found = []
+    copies = []
     for index, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, Mapping) else None
         named = isinstance(function, Mapping) and isinstance(function.get("name"), str)
@@ -87,8 +87,8 @@ def normalise_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
             plain["function"]["parameters"] = {"type": "object", "properties": {}}
         if not plain["function"].get("strict"):
             plain["function"].pop("strict", None)
-        found.append(plain)
-    return found
+        copies.append(plain)
+    return copies
 
 
 def _content(content: Any, where: str) -> str | list[dict[str, str]]:
@@ -241,8 +241,8 @@ def thoughts(message: Message) -> str:
     """An assistant's reasoning, wherever it is in a message in normal form, without outer whitespace."""
     apart = message.get("reasoning_content") or ""
     inside = _THOUGHTS.findall(text_of(message))
-    found = [apart, *(text.removeprefix("<think>").removesuffix("</think>") for text in inside)]
-    return "\n".join(text.strip() for text in found if text.strip())
+    pieces = [apart, *(text.removeprefix("<think>").removesuffix("</think>") for text in inside)]
+    return "\n".join(text.strip() for text in pieces if text.strip())
 
 
 def canonical_tool_arguments(arguments: Any) -> str:
@@ -259,10 +259,10 @@ def canonical_tool_arguments(arguments: Any) -> str:
 def _exact_arguments(text: str) -> str:
     """Arguments as a template gets them, which excludes the spaces between them."""
     try:
-        found = json.loads(text)
+        arguments = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return json.dumps(found) if isinstance(found, dict) else text
+    return json.dumps(arguments) if isinstance(arguments, dict) else text
 
 
 def _without_reasoning(message: Message) -> Message:

@@ -175,9 +175,9 @@ class Chat:
         model_type, own, stops, example, reads = self._made_of
         check_variables(self.tokenizer, variables, "chat_template_kwargs")
         key = json.dumps(variables, sort_keys=True, default=str)
-        found = self._variants.get(key)
-        if found is None:
-            found = Chat(
+        chat = self._variants.get(key)
+        if chat is None:
+            chat = Chat(
                 self.tokenizer,
                 model_type,
                 {**own, **variables},
@@ -189,8 +189,8 @@ class Chat:
             with self._remembering:
                 if len(self._variants) >= _VARIANTS:
                     del self._variants[next(iter(self._variants))]
-                self._variants[key] = found
-        return found
+                self._variants[key] = chat
+        return chat
 
     # ---------------------------------------------------------------- messages to ids
 
@@ -348,7 +348,7 @@ class Chat:
         if self._template:
             ends = [end for end in ends if rest.startswith(self._turn_ends, end)] or ends
         missing = [(end, self._missing(rest[:end], turn, tools)) for end in ends[:_ENDS_TRIED]]
-        return min(missing, key=lambda found: ["", THINKING, DROPPED].index(found[1]))
+        return min(missing, key=lambda pair: ["", THINKING, DROPPED].index(pair[1]))
 
     @cached_property
     def _turn_ends(self) -> tuple[str, ...]:
@@ -378,21 +378,21 @@ class Chat:
             # The longer chat may not begin the thought that the prompt began.
             ends = self._shape.thoughts is not None and self._shape.thoughts[1] in text
             opened = ends and self._answers.opened(self._decode(turn.prompt_tail))
-            found = self._answers.parse_text(text, opened, tools)[0]
+            parsed = self._answers.parse_text(text, opened, tools)[0]
         else:
             # In Harmony a tool call without its end counts as cut off, and the header is part of the text.
             assert self._harmony
-            found = self._harmony.parse([*self._format.ids(written), self._harmony.call], [], tools)
+            parsed = self._harmony.parse([*self._format.ids(written), self._harmony.call], [], tools)
         answer = turn.answer
         calls = [(c["function"]["name"], c["function"]["arguments"]) for c in answer.get("tool_calls") or ()]
         if (
-            found.content.strip() != (answer.get("content") or "").strip()
-            or found.malformed
-            or _spelled(found.tool_calls) != _spelled(calls)
+            parsed.content.strip() != (answer.get("content") or "").strip()
+            or parsed.malformed
+            or _spelled(parsed.tool_calls) != _spelled(calls)
         ):
             return DROPPED
         thoughts = (answer.get("reasoning_content") or "").strip()
-        return "" if (found.reasoning or "").strip() == thoughts else THINKING
+        return "" if (parsed.reasoning or "").strip() == thoughts else THINKING
 
     def _following(self, rest: str, at: int, turn: Turn) -> list[int]:
         """Ids of what follows the answer, without the token that ends it if that was sampled."""

@@ -62,9 +62,9 @@ class AnswerShape:
         """Tokens that end an answer: what the format writes after the last one. A token that also ends a thought comes
         last, because it cannot tell the end of an answer."""
         endings = [e for e in (self.ending, self.call_ending) if e]
-        found = [*(e.last or e.token for e in endings), *(e.header for e in endings)]
+        tokens = [*(e.last or e.token for e in endings), *(e.header for e in endings)]
         within = self.thoughts[1] if self.thoughts else ""
-        return [t for t in dict.fromkeys(found) if t and t not in within]
+        return [t for t in dict.fromkeys(tokens) if t and t not in within]
 
     def only_last(self) -> list[str]:
         """Tokens that the format writes only after the last answer of a chat, and others after earlier answers; a
@@ -270,12 +270,12 @@ def written(format: ChatFormat, shape: AnswerShape, answer: Message) -> str:
     followed = bool(ending.token) and not answer.get("reasoning_content")
     question = {"role": "user", "content": "a"}
     before = text([question], True)
-    found = after_prompt(
+    pieces = after_prompt(
         shape, before, text([question, answer, after] if followed else [question, answer], False)
     )
-    if found is None:
+    if pieces is None:
         raise AjetError("the chat template does not begin an answer as it begins a prompt")
-    whole = "".join(found)
+    whole = "".join(pieces)
     token = ending.token if followed else ending.last or ending.token
     end = (whole.find(token) if followed else whole.rfind(token)) if token else -1
     own = token if token not in (shape.ending.token, shape.ending.last) else ""

@@ -103,5 +103,5 @@ def stop_at(text: str, stops: tuple[str, ...]) -> int | None:
 
 def stop_of(text: str, stops: tuple[str, ...]) -> str | None:
     """The stop string that is complete first in a text, the longest of several; None if there is none."""
-    found = ((text.find(stop) + len(stop), text.find(stop), stop) for stop in stops if stop in text)
-    return min(found, default=(0, 0, None))[2]
+    ends = ((text.find(stop) + len(stop), text.find(stop), stop) for stop in stops if stop in text)
+    return min(ends, default=(0, 0, None))[2]

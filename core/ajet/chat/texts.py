@@ -47,7 +47,7 @@ def _begins_part(text: str, at: int, control: re.Pattern[str]) -> bool:
     if at in (0, len(text)):
         return True
     near = range(max(0, at - 64), at)
-    if any(n < at < found.end() for n in near if (found := control.match(text, n))):
+    if any(n < at < match.end() for n in near if (match := control.match(text, n))):
         return False
     tag = text.rfind("<", near.start, at)
     if tag >= 0 and ">" not in text[tag:at]:

@@ -128,8 +128,8 @@ def _default_system(shown: str, alone: str) -> str | None:
     """The system text that a template writes where a chat has none. None if tools cannot stand in a system message: the template
     leaves system messages out or refuses them, or they take the place of another text. ``shown`` is what it writes for a chat with a
     system message, ``alone`` for the same chat without it."""
-    before, found, after = shown.partition(SAID)
-    if not found:
+    before, mark, after = shown.partition(SAID)
+    if not mark:
         return None
     length = len(alone) - len(before) - len(after)
     if length >= 0 and alone.startswith(before) and alone.endswith(after):

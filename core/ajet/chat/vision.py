@@ -58,38 +58,38 @@ class Vision:
     def see(self, image: Image) -> Seen:
         """What the processor makes of an image. Raises AjetError if it refuses the image."""
         with self._lock:
-            found = self._seen.get(image.ref)
-            if found is not None:
+            seen = self._seen.get(image.ref)
+            if seen is not None:
                 self._seen.move_to_end(image.ref)
-                return found
-        found = self._process(image)
+                return seen
+        seen = self._process(image)
         with self._lock:
             if image.ref not in self._seen:
-                self._seen[image.ref] = found
-                self._size += _bytes(found)
+                self._seen[image.ref] = seen
+                self._size += _bytes(seen)
             while self._size > _KEPT_BYTES and len(self._seen) > 1:
                 self._size -= _bytes(self._seen.popitem(last=False)[1])
-        return found
+        return seen
 
     def ids(self, ref: str) -> list[int]:
         """The tokens of an image in a prompt; see `Seen.ids`. Raises AjetError for an image that is not here any more."""
         image = self.images.get(ref)
         if image is None:
             raise AjetError(f"the image {ref} is not in memory; send it again")
-        found: list[int] = self.see(image).ids.tolist()
-        return found
+        ids: list[int] = self.see(image).ids.tolist()
+        return ids
 
     def unexpanded(self, ids: Sequence[int], images: Iterable[Image]) -> tuple[list[int], list[Image]]:
         """Ids with one placeholder of the tokenizer for each image, for engines that expand images themselves, and the images in
         this order, one entry for each time. Raises AjetError for a part of an image."""
         known = {image.token: image for image in images}
-        found: list[int] = []
+        shortened: list[int] = []
         order: list[Image] = []
         at = 0
         while at < len(ids):
             image = known.get(ids[at])
             if image is None:
-                found.append(ids[at])
+                shortened.append(ids[at])
                 at += 1
                 continue
             written = self.see(image).ids.tolist()
@@ -97,10 +97,10 @@ class Vision:
             start = at - before
             if list(ids[start : start + len(written)]) != written:
                 raise AjetError(f"the prompt has only a part of the image {image.ref[:15]}")
-            found[len(found) - before :] = [self.placeholder]
+            shortened[len(shortened) - before :] = [self.placeholder]
             order.append(image)
             at = start + len(written)
-        return found, order
+        return shortened, order
 
     def plain(self, ids: list[int]) -> list[int]:
         """Ids as the tokenizer knows them: placeholders of images are all the same token."""

@@ -49,11 +49,11 @@ def explain(
     layers = job_layers(job_file) if job_file is not None else None
     further = list(plugin_keys(layers))
     every = key is None and layers is None
-    found = explain(key or "", [k for k in further if not every or not _of_a_plugin(k.key)])
-    if len(found) == 1:
-        print(describe_key(found[0], layers))
-        found = [k for k in further if k.key.startswith(f"{key}.")]
-    for k in found:
+    keys = explain(key or "", [k for k in further if not every or not _of_a_plugin(k.key)])
+    if len(keys) == 1:
+        print(describe_key(keys[0], layers))
+        keys = [k for k in further if k.key.startswith(f"{key}.")]
+    for k in keys:
         print(listed(k, layers))
     if every:
         print("The fields of a reader, a judge or an algorithm: ajet plugins show NAME")

@@ -82,15 +82,15 @@ def page(topic: str) -> str:
 
 def _sections(text: str) -> dict[str, str]:
     """The sections of a page with those below them, by the name that links to them have."""
-    lines, found, fenced = text.split("\n"), list[tuple[int, int, str]](), False
+    lines, headings, fenced = text.split("\n"), list[tuple[int, int, str]](), False
     for number, line in enumerate(lines):
         fenced ^= line.startswith("```")
         if not fenced and (heading := _HEADING.match(line)):
             name = re.sub(r"[^\w\- ]", "", heading[2].lower()).replace(" ", "-")
-            found.append((number, len(heading[1]), name))
+            headings.append((number, len(heading[1]), name))
     return {
-        name: "\n".join(lines[start : next((n for n, d, _ in found[i + 1 :] if d <= depth), None)]).strip()
-        for i, (start, depth, name) in enumerate(found)
+        name: "\n".join(lines[start : next((n for n, d, _ in headings[i + 1 :] if d <= depth), None)]).strip()
+        for i, (start, depth, name) in enumerate(headings)
     }
 
 

@@ -69,9 +69,9 @@ def about(model: str) -> tuple[ChatFormatReport, Mapping[str, str]]:
     plugins = load_plugins()
     engine = validated(own_engine(plugins, ""), {}, "--model")
     parts = {
-        f"{name}: {part}": found
+        f"{name}: {part}": support
         for name, cls in plugins.of(EnginePlugin).items()
-        for part, found in cls.support(model).items()
+        for part, support in cls.support(model).items()
     }
     return describe(make_chat(*engine.tokenizer(model, 0))), parts
 
@@ -100,14 +100,14 @@ def plugins() -> Iterator[Line]:
     yield "ajet", version, ""
     yield from plugin_versions(version, installed_plugins())
     try:
-        found = load_plugins()
+        loaded = load_plugins()
     except ConfigError as error:
         yield "plugins", "clash", str(error)
         return
-    for broken in found.broken:
+    for broken in loaded.broken:
         remedy = f"pip install --force-reinstall {broken.distribution}, or uninstall it"
         yield broken.distribution, f"did not load: {broken.error}", remedy
-    for implementation in found.manager.hook.ajet_doctor.get_hookimpls():
+    for implementation in loaded.manager.hook.ajet_doctor.get_hookimpls():
         try:
             report: Any = implementation.function
             yield from report()
@@ -118,16 +118,22 @@ def plugins() -> Iterator[Line]:
 
 def plugin_versions(version: str, plugins: Iterable[tuple[str, str]]) -> Iterator[Line]:
     """Our own plugins and the core are released together."""
-    for name, found in plugins:
-        yield name, found, "" if found == version else f"made for ajet {found}: pip install {name}=={version}"
+    for name, installed in plugins:
+        yield (
+            name,
+            installed,
+            "" if installed == version else f"made for ajet {installed}: pip install {name}=={version}",
+        )
 
 
 def installed_plugins() -> list[tuple[str, str]]:
     """(distribution, version) of our own plugins."""
     import importlib.metadata
 
-    found = {(d.name.lower().replace("_", "-"), d.version) for d in importlib.metadata.distributions()}
-    return sorted((name, version) for name, version in found if name.startswith(PLUGIN_PREFIX))
+    distributions = {
+        (d.name.lower().replace("_", "-"), d.version) for d in importlib.metadata.distributions()
+    }
+    return sorted((name, version) for name, version in distributions if name.startswith(PLUGIN_PREFIX))
 
 
 def libraries() -> Iterator[Line]:
@@ -143,8 +149,8 @@ def too_old(name: str, version: str) -> str:
     import re
 
     oldest = OLDEST.get(name)
-    found = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
-    if oldest is None or found >= oldest:
+    release = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+    if oldest is None or release >= oldest:
         return ""
     wanted = ".".join(map(str, oldest))
     return f"{name} {version} is too old: pip install '{name}>={wanted}'"

@@ -53,7 +53,7 @@ _UNLIKE = {"deterministic": "--[no-]deterministic", "services": "--with", "tags"
 def with_options(where: str) -> str:
     """``where`` of an error, with options in place of arguments: ``--resume ./run`` for ``resume= ./run``."""
 
-    def option_of(found: re.Match[str]) -> str:
-        return _UNLIKE.get(found[1], f"--{found[1].replace('_', '-')}")
+    def option_of(match: re.Match[str]) -> str:
+        return _UNLIKE.get(match[1], f"--{match[1].replace('_', '-')}")
 
     return re.sub(r"(?:^|(?<= and )|(?<= or )|(?<= with ))(\w+)=(?=$|[ :])", option_of, where)

@@ -25,9 +25,9 @@ def plugins(context: typer.Context) -> None:
     from ajet.plugins import load_plugins
     from ajet.utils.terminal import table
 
-    found = load_plugins()
-    rows = [(i.kind, i.name, i.distribution, i.version, first_line(i.cls)) for i in found.classes.values()]
-    rows += function_rows(found)
+    loaded = load_plugins()
+    rows = [(i.kind, i.name, i.distribution, i.version, first_line(i.cls)) for i in loaded.classes.values()]
+    rows += function_rows(loaded)
     rows += [
         (
             "command",
@@ -39,7 +39,7 @@ def plugins(context: typer.Context) -> None:
         for entry in importlib.metadata.entry_points(group="ajet.commands")
     ]
     print(table([("KIND", "NAME", "DISTRIBUTION", "VERSION", ""), *sorted(rows)]))
-    for broken in found.broken:
+    for broken in loaded.broken:
         print(f"broken  {broken.entry_point}  {broken.distribution}  {broken.error}")
 
 
@@ -91,12 +91,12 @@ def find_plugins(plugins: Plugins, name: str, kind: str | None) -> list[Installe
             f"--kind {kind}: unknown kind{nearest(kind, kinds)}. Known: {', '.join(sorted(kinds))}."
         )
     candidates = [i for i in plugins.classes.values() if kind in (None, i.kind)]
-    found = [i for i in candidates if i.name == name]
-    if not found:
+    matching = [i for i in candidates if i.name == name]
+    if not matching:
         names = {i.name for i in candidates}
         reasons = "".join(f" ({b.distribution} did not load: {b.error})" for b in plugins.broken)
         raise ConfigError(f"{name}: no such plugin{nearest(name, names)}. `ajet plugins` lists all.{reasons}")
-    return found
+    return matching
 
 
 def describe_plugin(installed: InstalledPlugin) -> str:

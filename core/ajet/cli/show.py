@@ -75,25 +75,25 @@ def show(
         raise ConfigError("--json and --html exclude each other; remove one.")
     if episode is None and (tokens or (everything and html is None)):
         raise ConfigError(f"{'--tokens' if tokens else '--all'} needs an episode; name one after {run}.")
-    found = read_run(find_run(run))
-    credit = run_credit(found)
-    text_of, trees = TokenText(found.dir), GroupTrees(found, credit)
+    folder = read_run(find_run(run))
+    credit = run_credit(folder)
+    text_of, trees = TokenText(folder.dir), GroupTrees(folder, credit)
     if episode is not None:
-        report = episode_report(found, found.find(episode), credit, text_of, trees)
+        report = episode_report(folder, folder.find(episode), credit, text_of, trees)
         if html is None:
             _print_json(report) if as_json else _print_episode(report, everything, tokens)
             return
-    summary = summarise(found, credit)
+    summary = summarise(folder, credit)
     if html is None:
         _print_json(summary) if as_json else _print_run(summary)
         return
     from ajet.reports.html import written
 
-    by_id = {entry.id: entry for entry in found.entries}
+    by_id = {entry.id: entry for entry in folder.entries}
     chosen = list(by_id) if everything else [pick.id for pick in summary.picks]
     if episode is not None:
         chosen = [report.header.id]
-    reports = {name: partial(episode_report, found, by_id[name], credit, text_of, trees) for name in chosen}
+    reports = {name: partial(episode_report, folder, by_id[name], credit, text_of, trees) for name in chosen}
     try:
         with html.open("w", encoding="utf-8") as file:
             file.writelines(written(summary, reports, everything=everything))

@@ -32,8 +32,8 @@ def describe_result(result: RunResult) -> str:
     parts, run = [], read_run(result.run_dir) if result.steps else None
     if result.after:
         parts.append(table([("validation", "before", "after"), *_figures(result.before, result.after)]))
-    if run and (found := verdict_of(run)):
-        parts.append(str(found))
+    if run and (verdict := verdict_of(run)):
+        parts.append(str(verdict))
     rows = [("run folder", str(result.run_dir))]
     if result.steps:
         rows.insert(0, ("trained", f"{result.steps} steps, {result.train_seconds:.0f} s without validation"))

@@ -105,7 +105,7 @@ def reported_gpus(fields: str) -> list[str]:
     """What nvidia-smi reports of each of this machine's GPUs."""
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return [line.strip() for line in found.splitlines() if line.strip()]
+    return [line.strip() for line in output.splitlines() if line.strip()]

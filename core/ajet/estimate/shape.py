@@ -143,13 +143,13 @@ def shape_of_config(config: Mapping[str, Any], model: str) -> ModelShape:
 
 def _config(path: Path, model: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"model {model}", f"cannot read {path.name} ({error}). Give a folder that has it."
         ) from error
     # A model of images and text has the sizes of its text part in a section.
-    return found.get("text_config", found) if isinstance(found, dict) else {}
+    return config.get("text_config", config) if isinstance(config, dict) else {}
 
 
 def _downloaded(model: str) -> Path:

@@ -77,11 +77,11 @@ class Requirements:
 
     def check(self) -> list[str]:
         """Warnings about untested versions, one line each. Raises ConfigError for a missing or unusable one."""
-        problems = [found for found in self.found() if found.problem]
-        for found in problems:
-            if found.is_fatal:
-                raise ConfigError(f"backbone {self.backbone}", found.problem)
-        return [f"backbone {self.backbone}: {found.problem}" for found in problems]
+        problems = [each for each in self.found() if each.problem]
+        for version in problems:
+            if version.is_fatal:
+                raise ConfigError(f"backbone {self.backbone}", version.problem)
+        return [f"backbone {self.backbone}: {each.problem}" for each in problems]
 
     def missing(self) -> str:
         """The message for a program that is not installed."""
@@ -90,13 +90,13 @@ class Requirements:
     def findings(self) -> Iterator[Finding]:
         """The lines of `ajet doctor`. If the program is not installed, this is a single line of information, because its
         requirements, which few environments meet, then do not matter."""
-        found = self.found()
-        program = found[0]
+        versions = self.found()
+        program = versions[0]
         if program.version is None:
             remedy = f"in a separate environment (`ajet docs {self.backbone}`): {program.needed.install}"
             yield Finding(f"backbone {self.backbone}", "not installed", remedy, optional=True)
             return
-        for one in found:
+        for one in versions:
             yield Finding(
                 f"{self.prefix}{one.needed.name}",
                 one.version or "not installed",

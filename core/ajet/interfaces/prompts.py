@@ -69,13 +69,13 @@ def read_prompts(path: Path) -> dict[str, str]:
     """The texts of a file by name. Raises ConfigError."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file of prompts. `ajet tune-prompt` writes one.")
-    found = read_yaml(path)
-    if not isinstance(found, dict):
+    texts = read_yaml(path)
+    if not isinstance(texts, dict):
         raise ConfigError(f"{path}: a file of prompts is a mapping, name: text.")
-    for name, text in found.items():
+    for name, text in texts.items():
         if not (isinstance(name, str) and _NAME.fullmatch(name) and isinstance(text, str)):
             raise ConfigError(f"{path}: {name}: write name: text, with a name of letters, digits, _ and -.")
-    return found
+    return texts
 
 
 def as_yaml(texts: Mapping[str, str]) -> str:

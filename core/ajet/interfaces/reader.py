@@ -49,16 +49,16 @@ class DrawnReader(Reader):
 
     def tasks(self) -> Iterator[Task]:
         """See `Reader.tasks`. Raises ConfigError if there are not as many different tasks."""
-        rng, found, again = random.Random(f"{self.seed} {self.held_out}"), dict[str, Task](), 0
-        while len(found) < self.count:
+        rng, drawn, again = random.Random(f"{self.seed} {self.held_out}"), dict[str, Task](), 0
+        while len(drawn) < self.count:
             task = self.draw(rng)
-            again = again + 1 if task.id in found else 0
+            again = again + 1 if task.id in drawn else 0
             if again > _MOST_AGAIN:
                 raise ConfigError(
-                    f"count: there are hardly more than {len(found)} different tasks; ask for fewer."
+                    f"count: there are hardly more than {len(drawn)} different tasks; ask for fewer."
                 )
-            found.setdefault(task.id, task)
-        return iter(found.values())
+            drawn.setdefault(task.id, task)
+        return iter(drawn.values())
 
 
 class SelectingReader(Reader):

@@ -55,14 +55,14 @@ class Recipe(Plugin):
 
 def _with_imported(files: Iterable[Path]) -> set[Path]:
     """Python files, and those beside them that they import, directly or not."""
-    found, waiting = set[Path](), list(files)
+    reached, waiting = set[Path](), list(files)
     while waiting:
         file = waiting.pop()
-        if file not in found:
-            found.add(file)
+        if file not in reached:
+            reached.add(file)
             names = set(_imported(file))
             waiting += [beside for beside in file.parent.glob("*.py") if beside.stem in names]
-    return found
+    return reached
 
 
 def _imported(file: Path) -> Iterator[str]:

@@ -292,9 +292,9 @@ def read_object(body: bytes) -> dict[str, Any]:
     """A request's JSON object without its null fields. Raises Refused, also for a body that would take long to
     read."""
     for what, most, marks in (("objects and lists", MOST_CONTAINERS, b"{["), ("values", MOST_VALUES, b",")):
-        if len(body) > most and (found := sum(body.count(mark) for mark in marks)) > most:
+        if len(body) > most and (count := sum(body.count(mark) for mark in marks)) > most:
             raise Refused(
-                f"the request's body has {found:,} {what}; at most {most:,} are read",
+                f"the request's body has {count:,} {what}; at most {most:,} are read",
                 code="request_too_large",
                 status=413,
             )
@@ -362,12 +362,12 @@ def objects(value: Any, name: str) -> list[Mapping[str, Any]]:
 
 def stops(value: Any, name: str = "stop") -> tuple[str, ...]:
     """The stop texts of a request: one, several or none."""
-    found = [value] if isinstance(value, str) else (value or [])
-    if not isinstance(found, list) or not all(isinstance(s, str) and s for s in found):
+    texts = [value] if isinstance(value, str) else (value or [])
+    if not isinstance(texts, list) or not all(isinstance(s, str) and s for s in texts):
         raise invalid(f"{name} must be text or a list of texts")
-    if len(found) > MOST_STOPS:
-        raise invalid(f"{name} has {len(found)} texts; at most {MOST_STOPS} are allowed")
-    return tuple(found)
+    if len(texts) > MOST_STOPS:
+        raise invalid(f"{name} has {len(texts)} texts; at most {MOST_STOPS} are allowed")
+    return tuple(texts)
 
 
 def sse(data: Mapping[str, Any], event: str | None = None) -> bytes:

@@ -223,9 +223,9 @@ def make_workflow(target: Any, spec: str, hook: Any = None) -> LoadedWorkflow:
     """A workflow of an object: a class with `execute`, an instance of one, a function, a `WorkflowPlugin`, or what a plugin
     knows to run. ``spec`` names it. ``hook`` is the plugin manager's hook caller, whose `ajet_workflows` is asked first. Raises
     ConfigError naming what is wrong."""
-    found: LoadedWorkflow | None = hook.ajet_workflows(workflow=target) if hook is not None else None
-    if found is not None:
-        return replace(found, spec=spec)
+    workflow: LoadedWorkflow | None = hook.ajet_workflows(workflow=target) if hook is not None else None
+    if workflow is not None:
+        return replace(workflow, spec=spec)
     if inspect.isclass(target) and issubclass(target, WorkflowPlugin):
         _check_constructor(target, spec)
         target = target()
@@ -284,19 +284,23 @@ def load_object(spec: str, what: str) -> Any:
         raise ConfigError(
             f"{what} {spec}", f"does not import: {type(error).__name__}: {error}{at}{hint}"
         ) from error
-    found = module
+    value = module
     for name in attribute.split("."):
-        if not hasattr(found, name):
-            public = [n for n in vars(found) if not n.startswith("_")]
+        if not hasattr(value, name):
+            public = [n for n in vars(value) if not n.startswith("_")]
             raise ConfigError(f"{what} {spec}", f"{module_name} has no {name!r}{nearest(name, public)}.")
-        found = getattr(found, name)
-    return found
+        value = getattr(value, name)
+    return value
 
 
 def missing_key(error: BaseException) -> str:
     """What helps against the exception of an SDK that has no key for its API; empty for any other one."""
-    found = _KEY_VARIABLE.search(str(error)) if type(error).__module__ not in ("builtins", __name__) else None
-    return f"AgentJet answers the calls of agents, so any key will do: {found[0]}=unset" if found else ""
+    variable = (
+        _KEY_VARIABLE.search(str(error)) if type(error).__module__ not in ("builtins", __name__) else None
+    )
+    return (
+        f"AgentJet answers the calls of agents, so any key will do: {variable[0]}=unset" if variable else ""
+    )
 
 
 def location_of(error: BaseException) -> str:
@@ -337,10 +341,10 @@ def _module_name(path: Path) -> str:
     module = sys.modules.get(path.stem)
     importlib.invalidate_caches()
     try:
-        found = getattr(module, "__file__", None) if module else importlib.util.find_spec(path.stem)
+        source = getattr(module, "__file__", None) if module else importlib.util.find_spec(path.stem)
     except (ImportError, ValueError):
-        found = None
-    origin = getattr(found, "origin", found)
+        source = None
+    origin = getattr(source, "origin", source)
     if isinstance(origin, str) and Path(origin).resolve() == path:
         return path.stem
     return f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"

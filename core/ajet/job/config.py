@@ -330,11 +330,11 @@ def explain(key: str, further: Iterable[KeyHelp] = ()) -> list[KeyHelp]:
     """A key, with an entry for each plugin that declares it otherwise, or all keys of a section; ``further`` are those of plugins.
     Raises ConfigError with the nearest key."""
     known = [*all_keys(), *further]
-    found = [k for k in known if k.key == key] or [k for k in known if not key or k.key.startswith(f"{key}.")]
-    if not found:
+    keys = [k for k in known if k.key == key] or [k for k in known if not key or k.key.startswith(f"{key}.")]
+    if not keys:
         hint = nearest(key, {k.key: None for k in known})
         raise ConfigError(key, f"unknown key{hint}. `ajet config explain` lists all keys.")
-    return found
+    return keys
 
 
 def all_keys(model: type[BaseModel] = JobConfig, prefix: str = "") -> Iterator[KeyHelp]:

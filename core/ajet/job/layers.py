@@ -22,8 +22,8 @@ def job_layers(job_file: Path | None) -> Layers:
     if job_file is None:
         return layers
     values = read_job_file(job_file)
-    if (found := _translated(job_file, values)) is not None:
-        return found
+    if (translated := _translated(job_file, values)) is not None:
+        return translated
     layers.add(values, str(job_file), job_file.resolve().parent)
     return layers
 
@@ -33,20 +33,20 @@ def _translated(path: Path, values: Mapping[str, Any]) -> Layers | None:
     foreign = [key for key in values if key not in JobConfig.model_fields]
     if not foreign and not isinstance(values.get("model"), Mapping):
         return None
-    found: Layers | None = load_plugins().manager.hook.ajet_job_file(path=path, values=values)
-    if found is None:
+    layers: Layers | None = load_plugins().manager.hook.ajet_job_file(path=path, values=values)
+    if layers is None:
         for key in foreign:
             if isinstance(values[key], Mapping) and (hint := remedy("section", key)):
                 raise ConfigError(f"{path}: no job has a section {key!r}. A plugin reads such files.{hint}")
-    return found
+    return layers
 
 
 def resumed_layers(run_dir: Path) -> Layers:
     """The job that a run folder was started with. Raises ConfigError if it is not a run folder."""
     if not (run_dir / "job.yaml").is_file():
-        found = "it holds no job.yaml" if run_dir.is_dir() else "no such folder"
+        fault = "it holds no job.yaml" if run_dir.is_dir() else "no such folder"
         raise ConfigError(
-            f"resume= {run_dir}", f"{found}. Name the folder of a run, such as runs/20250131-120000."
+            f"resume= {run_dir}", f"{fault}. Name the folder of a run, such as runs/20250131-120000."
         )
     layers = job_layers(run_dir / "job.yaml")
     if layers.values.get("task", {}).get("reader") == {"type": OWN_LOOP}:

@@ -28,16 +28,16 @@ def find_recipe(model: str) -> Recipe | None:
     for cls in recipes.values():
         if cls.suffix and model.lower().endswith(cls.suffix):
             return validated(cls, {"file": model}, f"model {model}")
-    found: Any = recipes.get(model)
-    if found is None and model.rpartition(":")[0].endswith(".py"):
-        found = load_object(model, "model")
-    if found is None:
+    recipe: Any = recipes.get(model)
+    if recipe is None and model.rpartition(":")[0].endswith(".py"):
+        recipe = load_object(model, "model")
+    if recipe is None:
         return None
-    if not (isinstance(found, type) and issubclass(found, Recipe)):
+    if not (isinstance(recipe, type) and issubclass(recipe, Recipe)):
         raise ConfigError(
             f"model {model}", "is not a subclass of ajet.Recipe; name one, a folder or a Hugging Face id."
         )
-    return validated(found, {}, f"model {model}")
+    return validated(recipe, {}, f"model {model}")
 
 
 def about(recipe: Recipe) -> str:
@@ -139,9 +139,9 @@ def generation_config(source: str) -> Path | None:
         return file if source and file.is_file() else None
     from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
 
-    found = try_to_load_from_cache(source, file.name)
-    if found is not None:
-        return Path(found) if isinstance(found, str) else None  # else it is known that there is none
+    cached = try_to_load_from_cache(source, file.name)
+    if cached is not None:
+        return Path(cached) if isinstance(cached, str) else None  # else it is known that there is none
     try:
         return Path(hf_hub_download(source, file.name))
     except (errors.EntryNotFoundError, errors.RepositoryNotFoundError):

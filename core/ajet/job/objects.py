@@ -65,27 +65,27 @@ def given_object(layers: Layers, key: str, spec: str) -> Any:
 
 def unnamed(layers: Layers) -> list[str]:
     """The keys whose objects exist in this process only."""
-    found = [key for key, value in leaves(layers.values) if is_object(value)]
-    return [key.removesuffix(".type") for key in found]
+    keys = [key for key, value in leaves(layers.values) if is_object(value)]
+    return [key.removesuffix(".type") for key in keys]
 
 
-def given_reader(found: Any, where: str) -> Reader:
+def given_reader(given: Any, where: str) -> Reader:
     """A reader, a class of readers, or an iterable of tasks, as a reader. Raises ConfigError."""
     row = giving(where)
     source = row.source if row else where
-    if isinstance(found, type) and issubclass(found, Reader):
-        return validated(found, {}, source)
-    if isinstance(found, Reader):
-        return found
-    if type(found).__name__ == "DataFrame":
+    if isinstance(given, type) and issubclass(given, Reader):
+        return validated(given, {}, source)
+    if isinstance(given, Reader):
+        return given
+    if type(given).__name__ == "DataFrame":
         raise ConfigError(
             source, 'is a DataFrame. Give its rows: table.to_dict("records") or, of polars, to_dicts().'
         )
-    if isinstance(found, Iterable):
-        return GivenTasks(items=tuple(found), source=source)
+    if isinstance(given, Iterable):
+        return GivenTasks(items=tuple(given), source=source)
     raise ConfigError(
         source,
-        f"is a {type(found).__name__}. Give a list of dicts or of ajet.Task, a file, or an ajet.Reader.",
+        f"is a {type(given).__name__}. Give a list of dicts or of ajet.Task, a file, or an ajet.Reader.",
     )
 
 
@@ -174,7 +174,7 @@ def _spec(value: Any) -> str | dict[str, Any] | None:
 
 def _spec_of_plugin(plugin: Plugin) -> dict[str, Any] | None:
     cls = type(plugin)
-    names = [found.name for found in load_plugins().classes.values() if found.cls is cls]
+    names = [installed.name for installed in load_plugins().classes.values() if installed.cls is cls]
     name = names[0] if names else importable(cls)
     try:
         fields = plugin.model_dump(mode="json", exclude_unset=True)
@@ -190,12 +190,12 @@ def importable(value: Any) -> str | None:
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not (inspect.isfunction(value) or inspect.isclass(value)) or module in (None, "__main__"):
         return None
-    found: Any = sys.modules.get(str(module))
-    if getattr(found, "__spec__", None) is None:  # made by hand, as by exec
+    reached: Any = sys.modules.get(str(module))
+    if getattr(reached, "__spec__", None) is None:  # made by hand, as by exec
         return None
     for part in str(name).split("."):
-        found = getattr(found, part, None)
-    return f"{module}:{name}" if found is value else None
+        reached = getattr(reached, part, None)
+    return f"{module}:{name}" if reached is value else None
 
 
 def described(value: Any) -> str:

@@ -140,12 +140,12 @@ class JobParts:
         if not isinstance(name, str):
             return None
         installed = self.plugins.classes.get((kind, name))
-        found: Any = installed.cls if installed else None
+        cls: Any = installed.cls if installed else None
         if is_object(name):
-            found = self._layers.objects.get(where)
+            cls = self._layers.objects.get(where)
         elif ":" in name and (self._readers or kind != "reader"):
-            found = load_named(name, where if kind == "judge" else f"{where}.type")
-        return found if isinstance(found, type) and issubclass(found, Settings) else None
+            cls = load_named(name, where if kind == "judge" else f"{where}.type")
+        return cls if isinstance(cls, type) and issubclass(cls, Settings) else None
 
     def plugin(self, base: type[P], spec: Mapping[str, Any], where: str) -> P:
         """A plugin of a kind, which its base class names."""

@@ -107,7 +107,7 @@ class TokenSelection:
             lines = kept
         images_in = episode.record.images_in
         lines = [
-            replace(line, images=found) if (found := images_in(line.token_ids)) else line for line in lines
+            replace(line, images=images) if (images := images_in(line.token_ids)) else line for line in lines
         ]
         return lines, {policy: out for policy, out in dropped.items() if sampled(out)}
 
@@ -175,10 +175,10 @@ def build_batch(
     feedback = teacher.feedback(episodes) if teacher else {}
     learnable = []
     for episode in episodes:
-        if found := select.learnable(episode):
+        if kept := select.learnable(episode):
             if teacher and (said := feedback.get(episode.id)):
-                found = replace(found, hints=[teacher.hint(episode, line, said) for line in found.lines])
-            learnable.append(found)
+                kept = replace(kept, hints=[teacher.hint(episode, line, said) for line in kept.lines])
+            learnable.append(kept)
     return batch_of(
         learnable,
         learning,
@@ -206,7 +206,7 @@ def batch_of(
     used = [e for group in groups.values() for e in group if e.lines]
     if not used:
         return None
-    found = call_advantages(
+    by_group = call_advantages(
         algorithm,
         groups,
         lambda episode: bool(episode.lines),
@@ -219,19 +219,19 @@ def batch_of(
         if not any(e.lines for n in numbers for e in groups[n]):
             continue
         first = len(samples)
-        new, weighed = _samples([(groups[n], found[n]) for n in numbers], algorithm, learning.adapters)
+        new, weighed = _samples([(groups[n], by_group[n]) for n in numbers], algorithm, learning.adapters)
         samples += new
         sums.append(weighed)
         minis.append(list(range(first, len(samples))))
     dropped: Counter[str] = sum((Counter(e.dropped) for group in groups.values() for e in group), Counter())
     metrics: Metrics = {
         "groups": len(groups),
-        **_credited(algorithm, samples, found),
+        **_credited(algorithm, samples, by_group),
         "timelines_per_episode": len(samples) / len(used),
         "merge_ratio": sum(len(s.token_ids) for s in samples) / sum(e.call_tokens for e in used),
         **{f"dropped_tokens/{policy}": n for policy, n in dropped.items()},
         **(_taught(used) if "teacher" in algorithm.needs else {}),
-        **_unmatched_reward_names(samples, found.values()),
+        **_unmatched_reward_names(samples, by_group.values()),
     }
     loss = learning.objective or Objective(algorithm.loss, algorithm.needs, measures=algorithm.measures)
     batch = Batch(
@@ -256,11 +256,11 @@ def batch_of(
 
 def _by_rule(episodes: Iterable[Learnable]) -> dict[str, dict[str, Sequence[int]]]:
     """The calls that were left out, by policy and episode."""
-    found: dict[str, dict[str, Sequence[int]]] = {}
+    dropped: dict[str, dict[str, Sequence[int]]] = {}
     for episode in episodes:
         for policy, calls in episode.left_out.items():
-            found.setdefault(policy, {})[episode.id] = calls
-    return found
+            dropped.setdefault(policy, {})[episode.id] = calls
+    return dropped
 
 
 def _samples(
@@ -276,8 +276,8 @@ def _samples(
 
     lines = [
         (episode, advantages, line, hint)
-        for members, found in groups
-        for episode, advantages in zip(members, found, strict=True)
+        for members, theirs in groups
+        for episode, advantages in zip(members, theirs, strict=True)
         for line, hint in zip_longest(episode.lines, episode.hints)
     ]
     taught = [hint is not None or "teacher" not in algorithm.needs for *_, hint in lines]
@@ -309,31 +309,31 @@ def _weights(
     tokens that forks replay, which are trained once, weigh what they would if each fork trained them."""
     counts = [sum(tokens.get(call, 0) for call in path) for path in paths]
     present = [(path, count) for path, count in zip(paths, counts, strict=True) if count]
-    found = algorithm.weights(np.array([count for _, count in present], np.float64)) if present else ()
+    of_paths = algorithm.weights(np.array([count for _, count in present], np.float64)) if present else ()
     weights: dict[OwnCall, float] = {}
-    for (path, _), weight in zip(present, found, strict=True):
+    for (path, _), weight in zip(present, of_paths, strict=True):
         for call in path:
             if call in tokens:
                 weights[call] = weights.get(call, 0.0) + float(weight)
-    return weights, sum(float(weight) * count for weight, (_, count) in zip(found, present, strict=True))
+    return weights, sum(float(weight) * count for weight, (_, count) in zip(of_paths, present, strict=True))
 
 
 def _credited(
     algorithm: Algorithm,
     samples: Sequence[Sample],
-    found: Mapping[int, Sequence[Mapping[str, Sequence[float]]]],
+    advantages: Mapping[int, Sequence[Mapping[str, Sequence[float]]]],
 ) -> Metrics:
     """How much of a batch has an advantage, or is in a pair. A critic gives every token an advantage later."""
     if isinstance(algorithm, ActorCritic):
         return {}
-    zero = {number: [not any(map(any, e.values())) for e in group] for number, group in found.items()}
+    zero = {number: [not any(map(any, e.values())) for e in group] for number, group in advantages.items()}
     metrics: Metrics = {
-        "groups_zero_advantage": sum(map(all, zero.values())) / len(found),
+        "groups_zero_advantage": sum(map(all, zero.values())) / len(advantages),
         "episodes_zero_advantage": float(np.mean([none for group in zero.values() for none in group])),
     }
     if "pairs" in algorithm.needs:
         metrics["pairs"] = len({(s.pair, s.adapter) for s in samples if s.pair is not None})
-        metrics["groups_without_pair"] = len(found.keys() - {s.pair for s in samples})
+        metrics["groups_without_pair"] = len(advantages.keys() - {s.pair for s in samples})
     return metrics
 
 
@@ -346,11 +346,11 @@ def _taught(episodes: Sequence[Learnable]) -> Metrics:
 
 
 def _unmatched_reward_names(
-    samples: Sequence[Sample], found: Iterable[Sequence[Mapping[str, object]]]
+    samples: Sequence[Sample], advantages: Iterable[Sequence[Mapping[str, object]]]
 ) -> Metrics:
     """The number of names with a reward of their own that match no trained token, perhaps because of a misspelling."""
     trained = {name for s in samples for span in s.spans for name in (span.agent, span.target)}
-    named = {name for group in found for episode in group for name in episode}
+    named = {name for group in advantages for episode in group for name in episode}
     unmatched = named - trained - {EPISODE}
     return {"unmatched_reward_names": len(unmatched)} if unmatched else {}
 

@@ -58,10 +58,10 @@ class CollapseCheck:
     def ruined(self, after: Metrics, run_dir: Path, learning_rate: float) -> str:
         """How training has ruined the model, as far as rewards show, and the remedy; "" if it has not. ``after`` are the metrics
         of the last validation, {} without one."""
-        found = self.found()
-        if not found or after.get("reward", self.reward) > self.reward:
+        fault = self.found()
+        if not fault or after.get("reward", self.reward) > self.reward:
             return ""
-        return f"{found}. {train_again(saved_before(run_dir, self.since), learning_rate)}"
+        return f"{fault}. {train_again(saved_before(run_dir, self.since), learning_rate)}"
 
     def follow(self, step: int, metrics: Metrics) -> None:
         """A step with these metrics has ended."""

@@ -61,7 +61,7 @@ def advantages(
     their group, but not in the normalization over the batch: `Algorithm.weights` does not see them either.
     ``worth`` may replace rewards by other numbers.
     """
-    found: dict[Key, list[dict[str, float]]] = {key: [{} for _ in group] for key, group in groups.items()}
+    by_group: dict[Key, list[dict[str, float]]] = {key: [{} for _ in group] for key, group in groups.items()}
     for name in sorted({EPISODE}.union(*(e.rewards for group in groups.values() for e in group))):
         among = {
             key: np.array([worth(e, e.rewards.get(name, e.reward)) for e in group])
@@ -70,9 +70,9 @@ def advantages(
         }
         counted = [trained(episode) for key in among for episode in groups[key]]
         for key, values in batch_advantages(algorithm, among, counted).items():
-            for advantage, episode in zip(values, found[key], strict=True):
+            for advantage, episode in zip(values, by_group[key], strict=True):
                 episode[name] = float(advantage)
-    return found
+    return by_group
 
 
 def call_advantages(
@@ -106,43 +106,43 @@ def call_advantages(
             return advantages(algorithm, long, trained, lambda e, reward: worth[id(e)](i, reward))
 
         at_places = [at_place(i) for i in range(max(len(e.calls) for g in groups.values() for e in g))]
-    found: dict[Key, list[dict[str, list[float]]]] = {}
+    by_group: dict[Key, list[dict[str, list[float]]]] = {}
     for key, group in groups.items():
         tree = ForkTree(group)
-        found[key] = [{name: [] for name in leaf} for leaf in at_places[0][key]]
+        by_group[key] = [{name: [] for name in leaf} for leaf in at_places[0][key]]
         for number, episode in enumerate(group):
             for i in range(len(episode.calls)):
                 leaves = at_places[i if by_call else 0][key]
                 after = tree.below(number, i)
                 before = tree.before(number, i) if credit == "tree" else ()
-                for name, values in found[key][number].items():
+                for name, values in by_group[key][number].items():
                     values.append(_mean(leaves, name, after) - _mean(leaves, name, before, PRIOR))
-    return found
+    return by_group
 
 
 def returns(episode: JudgedEpisode, discount: float) -> Callable[[int, float], float]:
     """The return at each call of an episode, as a function of the call's place and the episode's reward, which is added to the
     last call's: G_i = r_i + discount · G_{i+1}. After the last call it is the reward alone. Parallel calls may have been made
     in another order than a fork's parent made them, and count in the parent's."""
-    found: dict[int, tuple[float, float]] = {}
+    totals: dict[int, tuple[float, float]] = {}
     rewards, share = 0.0, 1.0
     when = dict(zip(episode.calls, sorted(episode.calls), strict=True))
     numbers = {*episode.calls, *episode.call_rewards}
     for back, number in enumerate(sorted(numbers, key=lambda n: when.get(n, n), reverse=True)):
         factor = discount if back else 1.0
         rewards, share = episode.call_rewards.get(number, 0.0) + factor * rewards, factor * share
-        found[number] = rewards, share
+        totals[number] = rewards, share
 
     def at(place: int, reward: float) -> float:
-        rewards, share = found[episode.calls[place]] if place < len(episode.calls) else (0.0, 1.0)
+        rewards, share = totals[episode.calls[place]] if place < len(episode.calls) else (0.0, 1.0)
         return rewards + share * reward
 
     return at
 
 
-def advantage_of(found: Mapping[str, T], agent: str, target: str) -> T:
+def advantage_of(advantages: Mapping[str, T], agent: str, target: str) -> T:
     """The advantage of an agent's tokens: its own, else its target's, else the episode's."""
-    return next(found[name] for name in (agent, target, EPISODE) if name in found)
+    return next(advantages[name] for name in (agent, target, EPISODE) if name in advantages)
 
 
 def _mean(leaves: Sequence[Mapping[str, float]], name: str, places: Sequence[int], zeros: int = 0) -> float:
@@ -157,9 +157,11 @@ def batch_advantages(
     (default: all); the others keep the advantage from their group."""
     if not rewards:
         return {}
-    found = [algorithm.advantages(group) for group in rewards.values()]
-    whole = np.concatenate(found)
+    normalized = [algorithm.advantages(group) for group in rewards.values()]
+    whole = np.concatenate(normalized)
     among = np.ones(len(whole), bool) if counted is None else np.array(counted, bool)
     if among.any():
         whole[among] = algorithm.normalize(whole[among])
-    return dict(zip(rewards, np.split(whole, np.cumsum([len(group) for group in found])[:-1]), strict=True))
+    return dict(
+        zip(rewards, np.split(whole, np.cumsum([len(group) for group in normalized])[:-1]), strict=True)
+    )

@@ -20,17 +20,17 @@ def estimated(algorithm: ActorCritic, samples: Sequence[Sample]) -> tuple[list[S
     the same for every token. It is left out if all returns are equal.
     """
     values = [_trained(s, s.values) for s in samples]
-    found = [_of_timeline(algorithm, s, v) for s, v in zip(samples, values, strict=True)]
-    returns = [a + v for a, v in zip(found, values, strict=True)]
+    advantages = [_of_timeline(algorithm, s, v) for s, v in zip(samples, values, strict=True)]
+    returns = [a + v for a, v in zip(advantages, values, strict=True)]
     for adapter in {s.adapter for s in samples}:
         own = [i for i, s in enumerate(samples) if s.adapter == adapter]
-        scaled = algorithm.scale(np.concatenate([found[i] for i in own]))
-        ends = np.cumsum([len(found[i]) for i in own])
+        scaled = algorithm.scale(np.concatenate([advantages[i] for i in own]))
+        ends = np.cumsum([len(advantages[i]) for i in own])
         for i, part in zip(own, np.split(scaled, ends[:-1]), strict=True):
-            found[i] = part
+            advantages[i] = part
     learnable = [
         replace(s, advantages=_whole(s, a), returns=_whole(s, r))
-        for s, a, r in zip(samples, found, returns, strict=True)
+        for s, a, r in zip(samples, advantages, returns, strict=True)
     ]
     return learnable, _explained(np.concatenate(returns), np.concatenate(values))
 

@@ -57,10 +57,10 @@ class ForkTree:
 
     def _last_nodes(self, path: Sequence[OwnCall]) -> list[OwnCall | None]:
         """For each call of a path, the last one before it after which other leaves take another way."""
-        found: list[OwnCall | None] = [None] * min(len(path), 1)
+        nodes: list[OwnCall | None] = [None] * min(len(path), 1)
         for last, call in pairwise(path):
-            found.append(last if len(self._below[last]) > len(self._below[call]) else found[-1])
-        return found
+            nodes.append(last if len(self._below[last]) > len(self._below[call]) else nodes[-1])
+        return nodes
 
 
 def _sampled(episode: Leaf, place: int, by_id: Mapping[str, Leaf]) -> OwnCall:

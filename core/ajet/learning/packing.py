@@ -80,7 +80,7 @@ def neighbours(samples: Sequence[Sample]) -> list[Neighbour]:
     order = _order(samples)
     lengths = [useful_length(samples[i]) for i in order]
     shared = [0, *(_shared(samples[a], samples[b]) for a, b in pairwise(order))]
-    return [Neighbour(*found) for found in zip(order, lengths, shared[: len(order)], strict=True)]
+    return [Neighbour(*fields) for fields in zip(order, lengths, shared[: len(order)], strict=True)]
 
 
 def _order(samples: Sequence[Sample]) -> list[int]:

@@ -54,11 +54,11 @@ def _preference(data: Mapping[str, Any], where: str) -> Preference:
     return Preference(*sides)
 
 
-def _messages(found: Any, role: str, name: str, where: str) -> Sequence[Message]:
+def _messages(value: Any, role: str, name: str, where: str) -> Sequence[Message]:
     """A field of a preference as messages; a text is one of ``role``."""
-    if isinstance(found, str):
-        return [{"role": role, "content": found}]
-    return messages_of(found, name, where)
+    if isinstance(value, str):
+        return [{"role": role, "content": value}]
+    return messages_of(value, name, where)
 
 
 def preference_samples(

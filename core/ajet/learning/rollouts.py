@@ -115,10 +115,10 @@ class RolloutSource:
     async def batch(self, step: int, version: int) -> RolloutBatch:
         """See `BatchSource.batch`. Raises AjetError if nothing of the step can be trained."""
         started = time.monotonic()
-        found = _Step(self, step)
-        await found.run()
+        running = _Step(self, step)
+        await running.run()
         batch, episodes = step_batch(
-            found.chosen(),
+            running.chosen(),
             step,
             version,
             algorithm=self.algorithm,
@@ -128,25 +128,25 @@ class RolloutSource:
             adapters=self.adapters,
             teacher=self.teacher,
         )
-        batch.account.episodes.update(found.left_out)
-        if len(episodes) < found.ended:
+        batch.account.episodes.update(running.left_out)
+        if len(episodes) < running.ended:
             self.recorder.unused(step, [e.plan.id for e in episodes])
         seconds = time.monotonic() - started
-        batch.metrics.update(summarize(found.complete(), seconds))
+        batch.metrics.update(summarize(running.complete(), seconds))
         if self.reusable:  # episodes of the interrupted step took no time now
-            new = [e for e in found.complete() if e.plan.id not in self.reusable]
+            new = [e for e in running.complete() if e.plan.id not in self.reusable]
             batch.metrics["tokens_per_second"] = summarize(new, seconds)["tokens_per_second"]
-        batch.metrics.update(found.counts)
-        batch.metrics.update(self._observe(step, [e for e in found.complete() if not e.plan.fork]))
+        batch.metrics.update(running.counts)
+        batch.metrics.update(self._observe(step, [e for e in running.complete() if not e.plan.fork]))
         return batch
 
     def _observe(self, step: int, episodes: Sequence[Episode]) -> Metrics:
         """Let the selector learn from a step's groups, and record what it learns from."""
         if not self.selector.learns:
             return {}
-        found = pass_rates(episodes)
-        self.recorder.pass_rates(step, found)
-        return self.selector.observe(found)
+        rates = pass_rates(episodes)
+        self.recorder.pass_rates(step, rates)
+        return self.selector.observe(rates)
 
 
 class _Step:

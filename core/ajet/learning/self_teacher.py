@@ -33,12 +33,12 @@ class SelfTeacher:
     def feedback(self, episodes: Sequence[Episode]) -> dict[str, str]:
         """The feedback on each judged episode, by id: the judge's, else, if `SelfTaught.solution` is set, the answer of another episode
         of its group. Episodes without feedback are left out."""
-        found = {}
+        feedback = {}
         for episode in episodes:
             said = episode.feedback.strip() or self._solution(episode, episodes)
             if said and episode.failure is None:
-                found[episode.id] = said
-        return found
+                feedback[episode.id] = said
+        return feedback
 
     def _solution(self, episode: Episode, episodes: Sequence[Episode]) -> str:
         """The answer of the best other episode of the group, the first of equals."""

@@ -52,10 +52,10 @@ def read_lines(path: Path, what: str, read: Callable[[Mapping[str, Any], str], R
     # Split only at newlines: JSON strings may contain other Unicode line ends.
     lines = enumerate(path.read_bytes().split(b"\n"), 1)
     places = [(line, f"{path}:{number}") for number, line in lines if line.strip()]
-    found = [read(_object(line, where), where) for line, where in places]
-    if not found:
+    records = [read(_object(line, where), where) for line, where in places]
+    if not records:
         raise ConfigError(f"{path}: contains no {what}.")
-    return found
+    return records
 
 
 def _object(line: bytes, where: str) -> Mapping[str, Any]:
@@ -66,13 +66,13 @@ def _object(line: bytes, where: str) -> Mapping[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def messages_of(found: Any, name: str, where: str) -> Sequence[Mapping[str, Any]]:
+def messages_of(value: Any, name: str, where: str) -> Sequence[Mapping[str, Any]]:
     """A line's list of messages. Raises ConfigError if it is something else."""
-    if not isinstance(found, list) or not all(isinstance(m, dict) for m in found):
+    if not isinstance(value, list) or not all(isinstance(m, dict) for m in value):
         raise ConfigError(
             f'{where}: needs `{name}`, a list of objects like {{"role": "user", "content": "…"}}.'
         )
-    return found
+    return value
 
 
 def checked_transcript(messages: Sequence[Mapping[str, Any]], tools: Any, where: str) -> FinishedChat:

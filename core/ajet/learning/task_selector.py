@@ -209,14 +209,14 @@ def known_pass_rates(tasks: Sequence[Task], fields: Sequence[str]) -> Float64:
 
 
 def _known(task: Task, field: str) -> float:
-    found = value_at(task.metadata, field)
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= 1:
+    value = value_at(task.metadata, field)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ConfigError(
             "task.selector.pass_rates",
-            f"the field {field!r} of the task {task.id!r} is {found!r}, not a number from 0 to 1. "
+            f"the field {field!r} of the task {task.id!r} is {value!r}, not a number from 0 to 1. "
             f"Its fields: {', '.join(task.metadata) or 'none'}. Name another field, or leave such tasks out with task.reader.where.",
         )
-    return float(found)
+    return float(value)
 
 
 def pass_rates(episodes: Iterable[Episode]) -> list[PassRate]:

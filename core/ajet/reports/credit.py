@@ -36,8 +36,8 @@ class RunCredit:
                 groups.setdefault(entry.group, []).append(entry)
         if self.algorithm is None:
             return {}
-        found = advantages(self.algorithm, groups)
-        return {e.id: a for g, members in groups.items() for e, a in zip(members, found[g], strict=True)}
+        by_group = advantages(self.algorithm, groups)
+        return {e.id: a for g, members in groups.items() for e, a in zip(members, by_group[g], strict=True)}
 
 
 def run_credit(run: RecordedRun) -> RunCredit:
@@ -69,12 +69,12 @@ def zero_advantage(run: RecordedRun, credit: RunCredit) -> tuple[int, int]:
     teaches: dict[Hashable, bool] = {}
     of_calls: dict[Hashable, Mapping[str, float]] = {}
     for entries in steps.values():
-        found = credit.advantages(entries)
+        learned = credit.advantages(entries)
         for entry in entries:
-            if entry.id in found:
+            if entry.id in learned:
                 differs = of_calls.setdefault(entry.group, entry.call_rewards) != entry.call_rewards
                 teaches[entry.group] = (
-                    teaches.get(entry.group, False) or differs or any(found[entry.id].values())
+                    teaches.get(entry.group, False) or differs or any(learned[entry.id].values())
                 )
     return sum(not something for something in teaches.values()), len(teaches)
 

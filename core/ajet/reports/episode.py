@@ -154,22 +154,22 @@ def _why_not(view: View, place: int) -> str:
     return "not trained: greedy, or of a frozen target"
 
 
-def break_report(found: Break, text_of: TokenText) -> BreakReport:
+def break_report(broken: Break, text_of: TokenText) -> BreakReport:
     """A break with the texts of its tokens and its remedy."""
-    before, now = found.before, found.now
+    before, now = broken.before, broken.now
     head = tail = 0
-    if found.char >= 0:
+    if broken.char >= 0:
         head = _alike(before, now)
         tail = _alike(before[head:][::-1], now[head:][::-1])
     return BreakReport(
-        found=found,
+        found=broken,
         head=before[:head],
         removed=before[head : len(before) - tail],
         added=now[head : len(now) - tail],
         tail=before[len(before) - tail :],
-        recorded=tuple(text_of(found.recorded)),
-        sent=tuple(text_of(found.sent)),
-        remedy=CAUSES.get(found.cause, ""),
+        recorded=tuple(text_of(broken.recorded)),
+        sent=tuple(text_of(broken.sent)),
+        remedy=CAUSES.get(broken.cause, ""),
     )
 
 
@@ -208,12 +208,12 @@ class _Scribe:
         left = [
             (e.number, e.answer) for e in self._exchanges.values() if e.answer and not isinstance(e, Call)
         ]
-        found = []
+        conversations = []
         for _, answer in sorted(left, key=lambda one: (-one[1].depth, one[0])):
             if answer not in self._shown:
                 self._count += 1
                 path = set(answer.path())
-                found.append(
+                conversations.append(
                     Conversation(
                         title=f"conversation {self._count}",
                         about="not trained: a chat model answered",
@@ -222,7 +222,7 @@ class _Scribe:
                         tokens=(),
                     )
                 )
-        return found
+        return conversations
 
     def _chat(self, answer: MessageNode) -> tuple[ChatLine, ...]:
         lines = []

@@ -78,14 +78,14 @@ class RecordedRun:
     def find(self, text: str) -> Entry:
         """The episode with an id, or with a unique part of one. Raises ConfigError, which names similar ids."""
         for fits in (str.__eq__, str.startswith, str.__contains__):
-            found = [entry for entry in self.entries if fits(entry.id, text)]
-            if len(found) == 1:
-                return found[0]
-            if found:
-                some = ", ".join(entry.id for entry in found[:5])
-                more = ", …" if len(found) > 5 else ""
+            matching = [entry for entry in self.entries if fits(entry.id, text)]
+            if len(matching) == 1:
+                return matching[0]
+            if matching:
+                some = ", ".join(entry.id for entry in matching[:5])
+                more = ", …" if len(matching) > 5 else ""
                 raise ConfigError(
-                    f"{text}: {len(found)} episodes of {self.dir} have this in their id: {some}{more}. Use a longer part of the id."
+                    f"{text}: {len(matching)} episodes of {self.dir} have this in their id: {some}{more}. Use a longer part of the id."
                 )
         hint = nearest(text, [entry.id for entry in self.entries])
         first = ", ".join(entry.id for entry in self.entries[:3])
@@ -132,16 +132,16 @@ def _foreign(where: str, error: Exception) -> AjetError:
 
 def group_of(episode_id: str) -> str | None:
     """What the ids of a group's episodes have in common; None if an episode has no group."""
-    found = _GROUP.match(episode_id)
-    return found[0] if found else None
+    match = _GROUP.match(episode_id)
+    return match[0] if match else None
 
 
 def episode_of(line: Mapping[str, Any]) -> Episode:
     """The whole episode of a journal line, its task, messages and tokens rebuilt."""
-    found, given = _GROUP.match(line["id"]), line.get("given", {})
+    match, given = _GROUP.match(line["id"]), line.get("given", {})
     messages = tuple(given.get("messages", ()))
     task = Task(line["task"], given.get("query", ""), messages, given.get("metadata", {}))
-    return episode_from_json(line, Plan(line["id"], "", task, line["member"], int(found[2]) if found else 0))
+    return episode_from_json(line, Plan(line["id"], "", task, line["member"], int(match[2]) if match else 0))
 
 
 def find_run(path: Path) -> Path:

@@ -114,8 +114,8 @@ class GroupTrees:
         if len(members) < 2:
             return None
         if entry.group not in self._made:
-            found = [GroupMember.of(self._run.episode(e), e.reward, e.failure) for e in members]
-            self._made[entry.group] = grown(found, self.trained(entry))
+            leaves = [GroupMember.of(self._run.episode(e), e.reward, e.failure) for e in members]
+            self._made[entry.group] = grown(leaves, self.trained(entry))
             if len(self._made) > KEPT:
                 self._made.popitem(last=False)
         return self._made[entry.group]
@@ -164,12 +164,12 @@ def _stretches(
         episode, number = call
         return by_id[episode].said.get(number, ("", "")) if episode in by_id else ("", "")
 
-    found = []
+    stretches = []
     for (agent, advantage), some in groupby(calls, lambda call: (said(call)[0], advantages.get(call))):
         own = list(some)
         words = " … ".join(dict.fromkeys(filter(None, (said(call)[1] for call in (own[0], own[-1])))))
-        found.append(Stretch(tuple(number for _, number in own), agent, words, advantage))
-    return tuple(found)
+        stretches.append(Stretch(tuple(number for _, number in own), agent, words, advantage))
+    return tuple(stretches)
 
 
 def _value(members: Sequence[GroupMember]) -> float | None:

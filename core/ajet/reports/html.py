@@ -226,16 +226,16 @@ def _level(logprob: float | None) -> str:
 
 
 def _break(report: BreakReport) -> str:
-    found = report.found
-    labels = [f"<h4>Call {found.call} did not continue call {found.after}: {_text(found.cause)}</h4>"]
-    if found.char >= 0:
+    broken = report.found
+    labels = [f"<h4>Call {broken.call} did not continue call {broken.after}: {_text(broken.cause)}</h4>"]
+    if broken.char >= 0:
         diff = f"{_shown(report.head)}{_diff(report.removed, report.added)}{_shown(report.tail)}"
-        labels.append(f"<p>message {found.message + 1}, character {found.char}: <code>{diff}</code></p>")
-    elif found.message >= 0:
-        labels.append(f"<p>message {found.message + 1}: <code>{_diff(found.before, found.now)}</code></p>")
-    was, now = _few(found.recorded, report.recorded), _few(found.sent, report.sent)
+        labels.append(f"<p>message {broken.message + 1}, character {broken.char}: <code>{diff}</code></p>")
+    elif broken.message >= 0:
+        labels.append(f"<p>message {broken.message + 1}: <code>{_diff(broken.before, broken.now)}</code></p>")
+    was, now = _few(broken.recorded, report.recorded), _few(broken.sent, report.sent)
     labels.append(
-        f"<p>tokens agree up to {found.token}, {found.lost_tokens} of the prompt are new: "
+        f"<p>tokens agree up to {broken.token}, {broken.lost_tokens} of the prompt are new: "
         f"<code><del>{was}</del> <ins>{now}</ins></code></p>"
     )
     labels.append(f"<p>Remedy: {_text(report.remedy)}</p>")

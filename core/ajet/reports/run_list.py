@@ -52,8 +52,8 @@ class RunLine:
         """What it did in place of training, which ends its folder's name: check, forecast, eval or debug; empty if it trained."""
         if self.trains:
             return ""
-        found = _KIND.search(self.run)
-        return found[1] if found else self.backbone
+        match = _KIND.search(self.run)
+        return match[1] if match else self.backbone
 
 
 def list_runs(
@@ -94,8 +94,8 @@ def run_line(run_dir: Path) -> RunLine:
 
 
 def _first_and_last(values: Sequence[float | None]) -> tuple[float, float] | None:
-    found = [value for value in values if value is not None]
-    return (found[0], found[-1]) if found else None
+    known = [value for value in values if value is not None]
+    return (known[0], known[-1]) if known else None
 
 
 def run_table(lines: Sequence[RunLine]) -> list[list[str]]:

@@ -146,7 +146,7 @@ def summarise(run: RecordedRun, credit: RunCredit) -> RunSummary:
         ),
         picks=tuple(_picks(run.entries)),
         notes=tuple(credit.notes),
-        verdict=tuple(found.lines if (found := verdict_of(run)) else ()),
+        verdict=tuple(verdict.lines if (verdict := verdict_of(run)) else ()),
     )
 
 
@@ -213,12 +213,12 @@ def step_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, tuple[tuple[i
 def _curves(rows: Sequence[StepRow], validates: str) -> dict[str, tuple[tuple[int, float], ...]]:
     """The curves with at least two points. Training reward comes first, if it has enough."""
     trained = [(row.step, row.reward) for row in rows]
-    found = {
+    curves = {
         "training reward": trained,
         f"validation {validates}": [(row.step, row.validation) for row in rows],
         f"greedy {validates}": [(row.step, row.greedy) for row in rows],
     }
-    points = {name: tuple((s, v) for s, v in line if v is not None) for name, line in found.items()}
+    points = {name: tuple((s, v) for s, v in line if v is not None) for name, line in curves.items()}
     return {name: line for name, line in points.items() if len(line) > 1}
 
 

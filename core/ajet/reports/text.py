@@ -85,9 +85,9 @@ def describe_episode(
     if report.printed:
         yield Text("\nprinted by workflow and judge", "bold")
         yield Text(_indented(report.printed.rstrip("\n"), everything))
-    for found in report.breaks:
+    for broken in report.breaks:
         yield Text()
-        yield describe_break(found)
+        yield describe_break(broken)
 
 
 # --------------------------------------------------------------------------- the run
@@ -284,25 +284,25 @@ def _token_table(parts: Sequence[Tokens], everything: bool) -> str:
 
 def describe_break(report: BreakReport) -> Text:
     """Where a call did not continue another: the message, the characters, the tokens and the remedy."""
-    found = report.found
-    text = Text(f"break: call {found.call} did not continue call {found.after}", "bold")
-    text.append(f" ({readable(found.agent)})" if found.agent else "").append(f": {found.cause}\n")
-    if found.char >= 0:
-        text.append(f"  message {found.message + 1}, character {found.char}:  ", "not bold")
+    broken = report.found
+    text = Text(f"break: call {broken.call} did not continue call {broken.after}", "bold")
+    text.append(f" ({readable(broken.agent)})" if broken.agent else "").append(f": {broken.cause}\n")
+    if broken.char >= 0:
+        text.append(f"  message {broken.message + 1}, character {broken.char}:  ", "not bold")
         text.append(visible(report.head), "not bold")
         if report.removed:
             text.append(f"[-{visible(report.removed)}-]", "not bold red")
         if report.added:
             text.append(f"{{+{visible(report.added)}+}}", "not bold green")
         text.append(f"{visible(report.tail)}\n", "not bold")
-    elif found.message >= 0:
-        text.append(f"  message {found.message + 1} was  {visible(found.before)}\n", "not bold red")
-        text.append(f"  message {found.message + 1} is   {visible(found.now)}\n", "not bold green")
+    elif broken.message >= 0:
+        text.append(f"  message {broken.message + 1} was  {visible(broken.before)}\n", "not bold red")
+        text.append(f"  message {broken.message + 1} is   {visible(broken.now)}\n", "not bold green")
     text.append(
-        f"  tokens agree up to {found.token}; {found.lost_tokens} of the prompt are new\n", "not bold"
+        f"  tokens agree up to {broken.token}; {broken.lost_tokens} of the prompt are new\n", "not bold"
     )
-    text.append(f"    was  {_few(found.recorded, report.recorded)}\n", "not bold red")
-    text.append(f"    is   {_few(found.sent, report.sent)}\n", "not bold green")
+    text.append(f"    was  {_few(broken.recorded, report.recorded)}\n", "not bold red")
+    text.append(f"    is   {_few(broken.sent, report.sent)}\n", "not bold green")
     return text.append(f"  remedy: {report.remedy}", "not bold")
 
 

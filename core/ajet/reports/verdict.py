@@ -83,20 +83,20 @@ class RunVerdict:
         return "\n".join(self.lines)
 
     def _told(self) -> str:
-        found = self.change
-        if found is None:
+        change = self.change
+        if change is None:
             return "there are neither two validations nor enough training steps to compare"
-        low, high = found.interval
-        chance = f"p {'< 0.001' if found.p < 0.001 else f'= {found.p:.2g}'}"
-        moved = f", {found.solved} tasks better, {found.lost} worse" if found.solved or found.lost else ""
+        low, high = change.interval
+        chance = f"p {'< 0.001' if change.p < 0.001 else f'= {change.p:.2g}'}"
+        moved = f", {change.solved} tasks better, {change.lost} worse" if change.solved or change.lost else ""
         told = (
-            f"{found.figure} {found.before:.3f} → {found.after:.3f}, a change of {found.gain:+.3f} "
+            f"{change.figure} {change.before:.3f} → {change.after:.3f}, a change of {change.gain:+.3f} "
             f"({low:+.3f} to {high:+.3f}), {chance}{moved}"
         )
         if self.outcome == "no change shown":
-            would = (POWER + student(found.freedom)) * found.error
+            would = (POWER + student(change.freedom)) * change.error
             told += ". That is within chance: " + (
-                found.takes or f"only a change of about {would:.2f} would have shown"
+                change.takes or f"only a change of about {would:.2f} would have shown"
             )
         return told
 
@@ -134,9 +134,9 @@ def _validated(entries: Sequence[Entry]) -> Change | None:
         _of_tasks(name, *(_by_task(episodes, step, name) for step in (steps[0], steps[-1])))
         for name in figures
     ]
-    found = [change for change in compared if change]
-    found = [replace(change, p=p) for change, p in zip(found, holm([c.p for c in found]), strict=True)]
-    return next((change for change in found if change.p <= SIGNIFICANT), found[0] if found else None)
+    changes = [change for change in compared if change]
+    changes = [replace(change, p=p) for change, p in zip(changes, holm([c.p for c in changes]), strict=True)]
+    return next((change for change in changes if change.p <= SIGNIFICANT), changes[0] if changes else None)
 
 
 def _of_tasks(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> Change | None:
@@ -168,7 +168,7 @@ def _by_task(episodes: Sequence[Entry], step: int, figure: str) -> dict[str, flo
     for e in episodes:
         if e.step == step and (by_success or e.failure is None):
             values.setdefault(e.task, []).append(float(bool(e.is_success)) if by_success else e.reward)
-    return {task: statistics.fmean(found) for task, found in values.items()}
+    return {task: statistics.fmean(of_task) for task, of_task in values.items()}
 
 
 def _trained(lines: Sequence[Mapping[str, float]]) -> Change | None:

@@ -153,7 +153,11 @@ def stretches(line: Timeline) -> Iterator[tuple[int, int, Span | None]]:
         yield at, len(line.token_ids), None
 
 
-def _as_a_whole(lines: Sequence[Timeline], found: Mapping[str, float], of_calls: Mapping[int, float]) -> bool:
+def _as_a_whole(
+    lines: Sequence[Timeline], advantages: Mapping[str, float], of_calls: Mapping[int, float]
+) -> bool:
     """Whether the episode's advantages are those with which its calls were trained: with credit of calls they differ."""
-    spans = [span for line in lines for span in line.spans if found and span.call in of_calls]
-    return all(np.isclose(of_calls[s.call], advantage_of(found, s.agent, s.target), atol=1e-5) for s in spans)
+    spans = [span for line in lines for span in line.spans if advantages and span.call in of_calls]
+    return all(
+        np.isclose(of_calls[s.call], advantage_of(advantages, s.agent, s.target), atol=1e-5) for s in spans
+    )

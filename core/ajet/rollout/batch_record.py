@@ -120,18 +120,18 @@ def trained_advantages(run_dir: Path, step: int) -> dict[tuple[str, int], float]
                 return None
         with np.load(path, allow_pickle=False) as arrays:
             about, advantages = json.loads(arrays["about"].tobytes()), arrays["advantages"]
-        found, at = {}, 0
+        by_call, at = {}, 0
         for sample in about["samples"]:
             for start, end, call, *_ in sample["spans"]:
                 tokens = advantages[at + start : at + end]
                 if len(tokens) and np.isfinite(tokens).all():
-                    found[str(sample["episode"]), int(call)] = float(tokens.mean())
+                    by_call[str(sample["episode"]), int(call)] = float(tokens.mean())
             at += sample["length"]
     except (OSError, EOFError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError):
         return None
     except (zipfile.BadZipFile, zlib.error):
         return None
-    return found
+    return by_call
 
 
 def write_batch(path: Path, data: bytes) -> None:

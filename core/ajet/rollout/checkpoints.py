@@ -64,13 +64,13 @@ def fault(checkpoint: Path) -> str | None:
         return f"its {FILES} is not a JSON object"
     if checkpoint.name.startswith("step_") and checkpoint.name != f"step_{step:06d}":
         return f"its {CHECKPOINT_STATE} is that of step {step}"
-    found = _sizes(checkpoint)
+    sizes = _sizes(checkpoint)
     for name, noted in listed.items():
         size = noted["size"] if isinstance(noted, dict) else noted
-        if name not in found:
+        if name not in sizes:
             return f"{name} is missing"
-        if found[name] != size:
-            return f"{name} has {found[name]} bytes instead of {size}"
+        if sizes[name] != size:
+            return f"{name} has {sizes[name]} bytes instead of {size}"
     return None
 
 
@@ -78,9 +78,13 @@ def changed(checkpoint: Path) -> str | None:
     """Which file of a complete checkpoint is not what was written, as far as checksums show; None if all are. Reads all files."""
     noted = json.loads((checkpoint / FILES).read_bytes())
     expected = {name: of["crc32"] for name, of in noted.items() if isinstance(of, dict)}
-    found = _checksums(checkpoint, list(expected))
+    checksums = _checksums(checkpoint, list(expected))
     return next(
-        (f"{name} has changed since it was written" for name in expected if found[name] != expected[name]),
+        (
+            f"{name} has changed since it was written"
+            for name in expected
+            if checksums[name] != expected[name]
+        ),
         None,
     )
 
@@ -191,8 +195,8 @@ def _set_aside(checkpoint: Path, why: str, say: Callable[[str], None]) -> None:
 
 
 def _state(checkpoint: Path) -> dict[str, float]:
-    found: dict[str, float] = json.loads((checkpoint / CHECKPOINT_STATE).read_bytes())
-    return found
+    state: dict[str, float] = json.loads((checkpoint / CHECKPOINT_STATE).read_bytes())
+    return state
 
 
 def _sizes(folder: Path) -> dict[str, int]:
@@ -209,8 +213,8 @@ def _checksums(folder: Path, names: Sequence[str]) -> dict[str, int]:
 
 
 def _checksum(file: Path) -> int:
-    found = 0
+    checksum = 0
     with file.open("rb") as content:
         while piece := content.read(1 << 22):
-            found = zlib.crc32(piece, found)
-    return found
+            checksum = zlib.crc32(piece, checksum)
+    return checksum

@@ -185,11 +185,11 @@ def surviving(
     """Lines that no later mark superseded; ``step_and_id`` returns a line's step and id."""
     live: list[Line] = []
     for line in lines:
-        found = mark(line)
-        if found is None:
+        marked = mark(line)
+        if marked is None:
             live.append(line)
         else:
-            first, keep = found
+            first, keep = marked
             live = [x for x in live if step_and_id(x)[0] < first or step_and_id(x)[1] in keep]
     return live
 

@@ -226,12 +226,14 @@ class Recording(_Part):
 
     def find(self, episode: str) -> RecordedEpisode:
         """The episode whose id is, or contains, a text. Raises AjetError if there is not exactly one."""
-        found = [e for e in self.episodes if e.id == episode] or [e for e in self.episodes if episode in e.id]
-        if len(found) == 1:
-            return found[0]
-        some = ", ".join(e.id for e in (found or self.episodes)[:5])
+        matching = [e for e in self.episodes if e.id == episode] or [
+            e for e in self.episodes if episode in e.id
+        ]
+        if len(matching) == 1:
+            return matching[0]
+        some = ", ".join(e.id for e in (matching or self.episodes)[:5])
         raise AjetError(
-            f"{episode or 'the recording'}: {len(found)} episodes have this in their id. Name one: {some}."
+            f"{episode or 'the recording'}: {len(matching)} episodes have this in their id. Name one: {some}."
         )
 
 

@@ -226,7 +226,7 @@ class Rollout:
     async def _check(self, episode: Episode, judge: Judge) -> None:
         """Let the second judge judge an episode, if its turn has come, and put what it says into the metrics."""
         chosen = zlib.crc32(episode.id.encode()) < self.settings.judge_check_share * 2**32
-        found = {"checked": float(chosen)}
+        figures = {"checked": float(chosen)}
         if chosen:
             view, name = episode.view(), f"judge_check of {episode.id}"
             asked = called(judge.judge, episode.plan.task, view.output, view, name=name)
@@ -234,12 +234,12 @@ class Rollout:
                 with passthrough():
                     verdict = await within(self._judge_deadline(), asked, name=name)
                 reward = _finite("the reward of judge_check", verdict.reward)
-                found |= {"check_reward": reward, "check_gap": episode.reward - reward}
+                figures |= {"check_reward": reward, "check_gap": episode.reward - reward}
             except ContractBroken:
                 raise
             except Exception:  # the episode is judged nevertheless
                 episode.counters["judge_check_failed"] += 1
-        episode.metrics = {**episode.metrics, **found}
+        episode.metrics = {**episode.metrics, **figures}
 
     def _judge_calls(self, episode: Episode) -> JudgeCalls:
         return JudgeCalls(self.judge_replies.get(episode.id))

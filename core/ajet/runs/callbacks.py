@@ -157,10 +157,10 @@ def _unnamed(job: Job) -> Iterator[Logger]:
 
 
 def _calls(record: EpisodeRecord) -> list[EpisodeCall]:
-    found = []
+    calls = []
     for exchange in record.exchanges:
         call = exchange if isinstance(exchange, Call) else None
-        found.append(
+        calls.append(
             EpisodeCall(
                 agent=exchange.agent,
                 target=exchange.target,
@@ -171,4 +171,4 @@ def _calls(record: EpisodeRecord) -> list[EpisodeCall]:
                 truncated=call is not None and call.generation.finish_reason == "length",
             )
         )
-    return found
+    return calls

@@ -84,12 +84,12 @@ class ChatFormatReport:
     def lines(self) -> list[str]:
         """The essential, to read before anything is run."""
         thoughts, stops = self.thoughts or "none", ", ".join(self.stops)
-        found = [self.fault or f"tool calls: {self.calls}; thoughts: {thoughts}; stops: {stops}"]
+        lines = [self.fault or f"tool calls: {self.calls}; thoughts: {thoughts}; stops: {stops}"]
         if self.unread:
-            found.append(
+            lines.append(
                 f"not read back as the chat template writes them: calls with {', '.join(self.unread)}"
             )
-        return [*found, *map(str, self.broken)]
+        return [*lines, *map(str, self.broken)]
 
     def rows(self) -> list[tuple[str, str]]:
         """All of it, as the rows of a table."""
@@ -106,12 +106,12 @@ class ChatFormatReport:
 
 def describe(chat: Chat) -> ChatFormatReport:
     """What is known of a model's chat format. Renders a few short chats."""
-    found = chat.found
+    calls = chat.found
     if has_tool_prompt(chat.tokenizer):
-        found = replace(found, source=f"{KEY}, which also shows the tools")
+        calls = replace(calls, source=f"{KEY}, which also shows the tools")
     has_none = not (chat.found.reader or chat.found.source or chat.calls_fault)
     return ChatFormatReport(
-        calls="none, the chat template has no tools" if has_none else str(found),
+        calls="none, the chat template has no tools" if has_none else str(calls),
         fault=chat.calls_fault,
         unread=chat.found.unread,
         shows_tools=chat.shows_tools,
@@ -179,9 +179,9 @@ def _break(chat: Chat, told: ExampleConversation, *, by_text: bool = False) -> s
         turn = Turn(
             prompt[-64:].tolist(), said, told.answer, [told.next], count, list(messages).copy, rendered
         )
-        found = chat.next_turn(turn, told.tools, keep_thinking=by_text)
-        if found.ids is None:
-            return found.cause
+        increment = chat.next_turn(turn, told.tools, keep_thinking=by_text)
+        if increment.ids is None:
+            return increment.cause
     return ""
 
 

@@ -243,8 +243,8 @@ def examine(
         untrained = {call.number for out in left_out.values() for call in out}
         attempts = discarded(e.record)
         rejected += len(attempts - untrained)
-        if found := sorted(unused(e.record) - attempts - untrained):
-            abandoned[e.id] = found
+        if numbers := sorted(unused(e.record) - attempts - untrained):
+            abandoned[e.id] = numbers
     side: dict[tuple[str, str], list[Call]] = {}
     for call in calls:
         if call.side:
@@ -298,10 +298,10 @@ def merging(episodes: Sequence[Episode], select: TokenSelection) -> Merging:
         calls=len(calls),
         call_tokens=sum(c.end.length for c in calls),
         timelines=sum(map(len, lines)),
-        timeline_tokens=sum(len(line.token_ids) for found in lines for line in found),
+        timeline_tokens=sum(len(line.token_ids) for own in lines for line in own),
         most_timelines=max(map(len, lines), default=0),
         tree_tokens=trees,
-        trained_tokens=sum(int(line.mask.sum()) for found in lines for line in found),
+        trained_tokens=sum(int(line.mask.sum()) for own in lines for line in own),
     )
 
 
@@ -312,56 +312,56 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
     uncalled = bool(report.offering) and not report.calling
     too_long = any(e.failed and e.failed.kind is FailureKind.CONTEXT_OVERFLOW for e in episodes)
     first = {e.failed.cause: e.failed for e in reversed(episodes) if e.failed}
-    found = [
+    warnings = [
         (f"{n} of {len(episodes)} episodes failed: {cause}: {first[cause].text}", first[cause].remedy)
         for cause, n in failures(episodes).most_common()
     ]
     if report.recipe and (too_long or uncalled or report.tools_left_out):
         remedy = "If the agent asks for anything else, name another --model: smollm2, smollm2-tools, a folder or a Hugging Face id."
-        found.insert(0, (f"the model is {report.recipe}", remedy))
+        warnings.insert(0, (f"the model is {report.recipe}", remedy))
     for m in report.missed:
-        found.append((f"{m.count} connections were not captured: {m.where}", REMEDY))
-    found += [(refused.line, refused.message) for refused in report.refused]
+        warnings.append((f"{m.count} connections were not captured: {m.where}", REMEDY))
+    warnings += [(refused.line, refused.message) for refused in report.refused]
     if answers and not merged.calls:
-        found.append(
+        warnings.append(
             (
                 "no call belongs to a trained target",
                 "Check `targets`, `train.targets` and the agents' labels.",
             )
         )
     for cause, n in Counter(b.cause for _, b in report.breaks).most_common():
-        found.append((f"{n} calls could not continue their conversation: {cause}", CAUSES[cause]))
+        warnings.append((f"{n} calls could not continue their conversation: {cause}", CAUSES[cause]))
     if report.cut > MUCH * answers:
-        found.append(
+        warnings.append(
             (
                 f"{report.cut} of {answers} answers ended at their length",
                 _LONGER,
             )
         )
     if report.tools_left_out:
-        found.append(
+        warnings.append(
             (
                 f"{report.tools_left_out} calls have tools that the model does not see: its chat template writes no tools",
                 "Set rollout.tool_prompt: hermes, with which AgentJet writes them, or use a model that knows tools (smollm2-tools).",
             )
         )
     elif uncalled:
-        found.append(
+        warnings.append(
             (
                 f"{report.offering} calls offer tools, and no answer calls one",
                 "Use a model that calls tools, such as smollm2-tools, or show it a call in the agent's messages.",
             )
         )
     for what, count in report.left_out.items():
-        found.append(
+        warnings.append(
             (f"{count} calls were answered without what they ask for: {what}", _LEFT_OUT.get(what, _HOSTED))
         )
     for name, count in report.faults.items():
         if count > MUCH * answers:
             what, remedy = _FAULTS[name]
-            found.append((f"{count} {what}", remedy))
+            warnings.append((f"{count} {what}", remedy))
     if report.longest > 0.8 * report.context_length:
-        found.append(
+        warnings.append(
             (
                 f"the longest call has {report.longest} of {report.context_length} tokens of context",
                 "Shorten histories or tool results, or use a model with a longer context.",
@@ -369,7 +369,7 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
         )
     needed, there = report.memory * report.concurrency, total_memory()
     if there and needed > there:
-        found.append(
+        warnings.append(
             (
                 f"the programs of an episode take {report.memory >> 20} MiB, so {report.concurrency} at once take "
                 f"{needed / 2**30:.1f} GiB of the machine's {there / 2**30:.1f} GiB",
@@ -377,7 +377,7 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
             )
         )
     if report.rejected:
-        found.append(
+        warnings.append(
             (
                 f"{report.rejected} answers were rejected by the agent: a later prompt uses another one, or leaves them out",
                 "To train none of them: train.filters: [discarded_attempts].",
@@ -385,7 +385,7 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
         )
     if report.unused:
         episode, numbers = next(iter(report.unused.items()))
-        found.append(
+        warnings.append(
             (
                 f"{sum(map(len, report.unused.values()))} answers were never used by a later call, such as "
                 f"{'call' if len(numbers) == 1 else 'calls'} {', '.join(map(str, numbers))} of {episode}",
@@ -393,13 +393,13 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
             )
         )
     if report.copied:
-        found.append(
+        warnings.append(
             (
                 f"{report.copied} responses repeat the task's answer, which no message has: the agent reads it in the task",
                 "Let only the judge read that field of the metadata; task.hidden names such fields.",
             )
         )
-    return found
+    return warnings
 
 
 def _equal(report: Report) -> Iterator[tuple[str, str]]:

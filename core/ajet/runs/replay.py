@@ -84,7 +84,7 @@ async def _replay(
 
 
 def _replies(episode: RecordedEpisode, ignore: Sequence[re.Pattern[str]]) -> Replies[Answer | Refused]:
-    found = []
+    replies = []
     for number, call in enumerate(episode.calls):
         asked = call.request
         try:
@@ -95,8 +95,8 @@ def _replies(episode: RecordedEpisode, ignore: Sequence[re.Pattern[str]]) -> Rep
             raise ConfigError(
                 f"the recording of {episode.id}, calls[{number}]: {str(error).rstrip('.')}. Correct the file, or record again."
             ) from None
-        found.append((call.agent, request, call.answer()))
-    return Replies(found, ignore)
+        replies.append((call.agent, request, call.answer()))
+    return Replies(replies, ignore)
 
 
 def _judge_replies(episode: RecordedEpisode, ignore: Sequence[re.Pattern[str]]) -> Replies[JudgeCall]:

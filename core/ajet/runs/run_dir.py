@@ -215,11 +215,11 @@ def keep_same_tasks(run_dir: Path, job: Job) -> None:
     other = next((i for i, (one, two) in enumerate(zip(began, now, strict=False)) if one != two), None)
     index = min(len(began), len(now)) if other is None else other
     was, then = (_name_at(tasks, index) for tasks in (began, now))
-    found = f"was {was} and is {then}" if was != then else f"is still {was}, but has another content"
+    change = f"was {was} and is {then}" if was != then else f"is still {was}, but has another content"
     raise ConfigError(
         "task.reader",
         f"this deterministic run began with {len(began)} tasks, and now there are {len(now)}: number {index + 1} "
-        f"{found}. Restore the tasks, or resume with --no-deterministic.",
+        f"{change}. Restore the tasks, or resume with --no-deterministic.",
     )
 
 
@@ -269,10 +269,14 @@ def versions(job: Job) -> Mapping[str, str]:
         "httpx2",
         "httpx",
     }
-    found = {"python": platform.python_version(), "platform": platform.platform(), "argv": " ".join(sys.argv)}
+    versions = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "argv": " ".join(sys.argv),
+    }
     for name in sorted(names):
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

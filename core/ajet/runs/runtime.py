@@ -330,8 +330,8 @@ def own_engine(plugins: Plugins, backbone: str) -> type[EnginePlugin]:
     """The engine with which a backbone samples; for backbones without an engine to choose, that of the default backbone.
     Raises ConfigError if it is not installed."""
     by_backbone = {engine.backbone: engine for engine in _engines(plugins)}
-    found = by_backbone.get(backbone) or by_backbone.get(DEFAULT_BACKBONE)
-    return found or plugins.get(EnginePlugin, DEFAULT_BACKBONE, "eval.engine")
+    chosen = by_backbone.get(backbone) or by_backbone.get(DEFAULT_BACKBONE)
+    return chosen or plugins.get(EnginePlugin, DEFAULT_BACKBONE, "eval.engine")
 
 
 def _engines(plugins: Plugins) -> list[type[EnginePlugin]]:

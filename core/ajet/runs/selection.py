@@ -178,10 +178,10 @@ async def _episodes(
 
 def _finished(folder: Path, plans: Sequence[Plan], *, whole_groups: bool) -> set[str]:
     """The ids of episodes that need not run again: judged ones, with a group judge those of groups without a failure."""
-    found = {line["id"] for line in live_lines(folder / JOURNAL) if line["failure"] is None}
+    done = {line["id"] for line in live_lines(folder / JOURNAL) if line["failure"] is None}
     if not whole_groups:
-        return found
-    broken = {plan.group for plan in plans if plan.id not in found}
+        return done
+    broken = {plan.group for plan in plans if plan.id not in done}
     return {plan.id for plan in plans if plan.group not in broken}
 
 

@@ -33,8 +33,8 @@ class AnswerStore:
 
     def get(self, key: str) -> str | None:
         """The answer of a key, or None."""
-        found = self._run("select answer from answers where key = ?", key)
-        return found[0][0] if found else None
+        rows = self._run("select answer from answers where key = ?", key)
+        return rows[0][0] if rows else None
 
     def put(self, key: str, answer: str) -> None:
         """Keep an answer."""

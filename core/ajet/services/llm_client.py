@@ -188,8 +188,8 @@ class EndpointClient:
 
     async def embed(self, texts: Sequence[str], keys: Sequence[str]) -> list[list[float]]:
         """The embedding of each text, stored under its key. Raises EndpointFailed."""
-        found = {key: json.loads(kept) for key in keys if (kept := self._answers.get(key)) is not None}
-        unknown = [i for i, key in enumerate(keys) if key not in found]
+        by_key = {key: json.loads(kept) for key in keys if (kept := self._answers.get(key)) is not None}
+        unknown = [i for i, key in enumerate(keys) if key not in by_key]
         self.spent += EndpointUsage(cached=len(texts) - len(unknown))
         for start in range(0, len(unknown), _EMBEDDED_AT_ONCE):
             batch = unknown[start : start + _EMBEDDED_AT_ONCE]
@@ -197,9 +197,9 @@ class EndpointClient:
             vectors, usage = await self._attempts("embeddings", partial(dict, body), _read_vectors)
             self.spent += usage
             for i, vector in zip(batch, vectors, strict=True):
-                found[keys[i]] = vector
+                by_key[keys[i]] = vector
                 self._answers.put(keys[i], json.dumps(vector))
-        return [found[key] for key in keys]
+        return [by_key[key] for key in keys]
 
     async def _attempts(
         self, path: str, request: Callable[[], Mapping[str, Any]], read: Callable[[Any], T]

@@ -247,8 +247,8 @@ class _Used:
     def _recorded(self) -> Mapping[str, Any] | None:
         """The process that a job started, if it is still running."""
         try:
-            found: Mapping[str, Any] = json.loads(self._users.read_text())
-            return found if _begun(found["pid"]) == found["begun"] else None
+            process: Mapping[str, Any] = json.loads(self._users.read_text())
+            return process if _begun(process["pid"]) == process["begun"] else None
         except (OSError, ValueError, LookupError):
             return None
 

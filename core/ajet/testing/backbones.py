@@ -117,7 +117,7 @@ class BackboneSubject:
 
     def optional(self) -> dict[str, dict[str, Any]]:
         """Capability -> keys of a job that needs it."""
-        found: dict[str, dict[str, Any]] = {
+        jobs: dict[str, dict[str, Any]] = {
             "train.kl": {"train.kl": 0.1},
             "train.reference": {"train.kl": 0.1, "train.reference": self.model},
             "train.entropy": {"train.entropy": 0.01},
@@ -132,10 +132,10 @@ class BackboneSubject:
             "rollout.oversample": {"rollout.oversample": 1.5},
             "task.selector": {"task.selector": "difficulty"},
         }
-        assert found.keys() == OPTIONAL_KEYS, "a new optional key needs a job here"
+        assert jobs.keys() == OPTIONAL_KEYS, "a new optional key needs a job here"
         two = {"targets.a.agents": ["*"], "targets.b.agents": ["other"]}
         return {
-            **found,
+            **jobs,
             "lora": {"targets.a.lora.rank": 2},
             "several_targets": {**two, "targets.a.lora.rank": 2, "targets.b.lora.rank": 2},
             "deterministic": {"run.deterministic": True},

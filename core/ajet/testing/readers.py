@@ -44,12 +44,12 @@ def check_reader(reader: Reader) -> list[Task]:
     return tasks
 
 
-def _check_same(found: list[Task], tasks: list[Task], what: str) -> None:
-    for index, (one, other) in enumerate(zip(found, tasks, strict=False)):
+def _check_same(again: list[Task], tasks: list[Task], what: str) -> None:
+    for index, (one, other) in enumerate(zip(again, tasks, strict=False)):
         assert one == other, (
             f"{what} returned another task at index {index}: {one.id!r} instead of {other.id!r}"
         )
-    assert len(found) == len(tasks), f"{what} returned {len(found)} tasks instead of {len(tasks)}"
+    assert len(again) == len(tasks), f"{what} returned {len(again)} tasks instead of {len(tasks)}"
 
 
 def _read_elsewhere(reader: Reader) -> list[Task]:

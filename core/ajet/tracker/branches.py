@@ -67,7 +67,7 @@ class _Branches:
         for call in reversed(self.calls):
             is_result = not goes_on.get(call.number)
             useful[call.number] = is_result or any(useful[user] for user in self.users[call.number])
-        return frozenset(number for number, found in useful.items() if not found)
+        return frozenset(number for number, is_useful in useful.items() if not is_useful)
 
     def _goes_on(self, call: Call, siblings: list[Call]) -> bool:
         """Whether the conversation goes on after a call: with another prompt, or where one uses another answer of it."""

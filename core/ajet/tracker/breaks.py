@@ -66,7 +66,7 @@ def find_breaks(record: EpisodeRecord) -> list[Break]:
     system prompt in common), another agent's conversation.
     """
     chats = _Chats(record)
-    return [found for call in chats.calls if (found := chats.break_of(call))]
+    return [broken for call in chats.calls if (broken := chats.break_of(call))]
 
 
 def discarded(record: EpisodeRecord) -> frozenset[int]:
@@ -127,12 +127,12 @@ class _Chats:
             new.append(node)
             node = node.parent
         held = _held(node, call)
-        found = self._under_other_tools(call, new, held) or self._rewritten(call, new, held)
-        if found is None and held is not None and call.parent is None:
-            found = _rendered_anew(call, held)
-        if found is None or call.prompt.starts_with(found[0].end):
+        earlier = self._under_other_tools(call, new, held) or self._rewritten(call, new, held)
+        if earlier is None and held is not None and call.parent is None:
+            earlier = _rendered_anew(call, held)
+        if earlier is None or call.prompt.starts_with(earlier[0].end):
             return None  # the template may render a changed message to the same tokens
-        return _report(call, *found)
+        return _report(call, *earlier)
 
     # ------------------------------------------------------------- candidates, best first
 
@@ -170,21 +170,21 @@ class _Chats:
 
     def _same_answer(self, call: Call, node: MessageNode) -> Call | None:
         """A call of any agent whose answer to the prompt above is this one in another form."""
-        found = [
+        alike = [
             c
             for c in _before(self.prompts.get(_above(node), ()), call)
             if compare(self.answers[c.number].message, node.message)[0] in SAME_ANSWER
         ]
-        return _nearest(found, call) if found else None
+        return _nearest(alike, call) if alike else None
 
     def _repeated(self, call: Call, node: MessageNode) -> Call | None:
         """The agent's latest call that gave this answer, after another history."""
         if not _is_answer(node):
             return None
         for text in (self.exact(node), loose(node.message)):
-            found = _before(self._by_answer.get((call.agent, call.key, text), ()), call)
-            if found and self._no_chance(node, found[-1], call):
-                return found[-1]
+            earlier = _before(self._by_answer.get((call.agent, call.key, text), ()), call)
+            if earlier and self._no_chance(node, earlier[-1], call):
+                return earlier[-1]
         return None
 
     def _no_chance(self, node: MessageNode, earlier: Call, call: Call) -> bool:
@@ -219,11 +219,11 @@ class _Chats:
             c for c in of_agent if c.number in numbers or any(_passes(_chat_end(c), a) for a in answers)
         )
 
-    def _told_by_another(self, node: MessageNode, found: Difference) -> Difference:
+    def _told_by_another(self, node: MessageNode, difference: Difference) -> Difference:
         """Correct the cause if the answer is another call's, and therefore not edited."""
-        if found.cause != "answer edited" or loose(node.message) not in self._all_answers:
-            return found
-        return Difference("turns removed", found.message, found.before, found.now, -1)
+        if difference.cause != "answer edited" or loose(node.message) not in self._all_answers:
+            return difference
+        return Difference("turns removed", difference.message, difference.before, difference.now, -1)
 
     def _remembered(self, call: Call, new: Sequence[MessageNode]) -> Call | None:
         """The agent's previous call, if a prompt without answers contains messages that came after its first
@@ -248,11 +248,11 @@ class _Chats:
     def cut_out(self) -> Iterator[tuple[Call, int]]:
         """Calls whose answers a later prompt left out, each with that prompt's number."""
         for call in self.calls:
-            found = self.break_of(call)
-            if found is None or found.cause != "turns removed":
+            broken = self.break_of(call)
+            if broken is None or broken.cause != "turns removed":
                 continue
-            kept = {loose(each.message) for each in _chat_end(call).path()[found.message :]}
-            for each in self.answers[found.after].path()[found.message :]:
+            kept = {loose(each.message) for each in _chat_end(call).path()[broken.message :]}
+            for each in self.answers[broken.after].path()[broken.message :]:
                 if loose(each.message) not in kept:
                     yield from ((c, call.number) for c in _before(each.ends, call) if c.agent == call.agent)
 
@@ -297,10 +297,10 @@ class _Chats:
 
     def exact(self, node: MessageNode) -> str:
         """The identity of a node's message."""
-        found = self._exact.get(node)
-        if found is None:
-            found = self._exact[node] = canonical(node.message)
-        return found
+        text = self._exact.get(node)
+        if text is None:
+            text = self._exact[node] = canonical(node.message)
+        return text
 
     @cached_property
     def _keys(self) -> dict[str, list[str]]:
@@ -313,12 +313,12 @@ class _Chats:
     @cached_property
     def _by_answer(self) -> dict[tuple[str, str, str], list[Call]]:
         """Calls by agent, key and answer, in exact or loose form."""
-        found: defaultdict[tuple[str, str, str], list[Call]] = defaultdict(list)
+        by_answer: defaultdict[tuple[str, str, str], list[Call]] = defaultdict(list)
         for call in self.calls:
             answer = self.answers[call.number]
             for text in {self.exact(answer), loose(answer.message)}:
-                found[call.agent, call.key, text].append(call)
-        return found
+                by_answer[call.agent, call.key, text].append(call)
+        return by_answer
 
     @cached_property
     def _all_answers(self) -> set[str]:
@@ -327,10 +327,10 @@ class _Chats:
 
     @cached_property
     def _of_agent(self) -> defaultdict[tuple[str, str], list[Call]]:
-        found: defaultdict[tuple[str, str], list[Call]] = defaultdict(list)
+        by_agent: defaultdict[tuple[str, str], list[Call]] = defaultdict(list)
         for call in self.calls:
-            found[call.agent, call.key].append(call)
-        return found
+            by_agent[call.agent, call.key].append(call)
+        return by_agent
 
     @cached_property
     def _last(self) -> dict[MessageNode, dict[str, int]]:

@@ -226,15 +226,17 @@ class MessageNode:
         assert self.replies is not None
         reasoning = thoughts(plain)
         alike = self.replies.get(_short(canonical(plain)), ())
-        found = [node for node in alike if node._may_think(reasoning)]
-        loosely = not found and by_text
+        matching = [node for node in alike if node._may_think(reasoning)]
+        loosely = not matching and by_text
         if loosely:
             text = loose(plain)
             replies = (node for nodes in self.replies.values() for node in nodes)
-            found = [node for node in replies if loose(node.message) == text and node._may_think(reasoning)]
-        if not found:
+            matching = [
+                node for node in replies if loose(node.message) == text and node._may_think(reasoning)
+            ]
+        if not matching:
             return None
-        return ReturnedReply(min(found, key=lambda node: node.ends[0].number), plain, loosely)
+        return ReturnedReply(min(matching, key=lambda node: node.ends[0].number), plain, loosely)
 
     def _may_think(self, reasoning: str) -> bool:
         """Whether a client that sends this reply back may send it with the reasoning ``told``."""
@@ -255,12 +257,12 @@ class MessageNode:
 
     def messages_after(self, held: MessageNode | None) -> list[Message]:
         """The messages below ``held``, this one last."""
-        found = []
+        messages = []
         node = self
         while node is not held and node.parent is not None:
-            found.append(node.message)
+            messages.append(node.message)
             node = node.parent
-        return found[::-1]
+        return messages[::-1]
 
     def common(self, other: MessageNode) -> int:
         """How many messages at the beginning both chats share."""

@@ -26,17 +26,17 @@ class FlatTree:
 
     def indices(self, end: Node, start: int = 0) -> Int32:
         """The indices of a sequence's tokens from ``start`` on, ``int32[end.length - start]``."""
-        found = np.empty(max(end.length - start, 0), np.int32)
+        indices = np.empty(max(end.length - start, 0), np.int32)
         branch: Branch | None = end.branch
         stop = end.length
         while branch is not None and stop > start:
             first = max(start, branch.start)
             if stop > first:
                 offset = self.offsets[branch] - branch.start
-                found[first - start : stop - start] = np.arange(offset + first, offset + stop)
+                indices[first - start : stop - start] = np.arange(offset + first, offset + stop)
                 stop = first
             branch = branch.parent
-        return found
+        return indices
 
 
 def flatten(branches: Iterable[tuple[Branch, int]]) -> FlatTree:

@@ -25,14 +25,14 @@ def side_calls(record: EpisodeRecord, result: Any = None) -> list[Call]:
     the answer's own prompt too says nothing.
     """
     with_tools = {call.agent for call in record.calls if call.key in record.tools}
-    found = [
+    candidates = [
         call for call in record.calls if call.agent in with_tools and _begins_without_tools(record, call)
     ]
-    if not found:
+    if not candidates:
         return []
     texts = _Texts(record)
     told = letters(result)
-    return [call for call in found if not texts.builds(call) and not texts.is_built_on(call, told)]
+    return [call for call in candidates if not texts.builds(call) and not texts.is_built_on(call, told)]
 
 
 def _begins_without_tools(record: EpisodeRecord, call: Call) -> bool:

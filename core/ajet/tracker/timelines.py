@@ -105,9 +105,9 @@ def _line(end: Node, deepest_first: Sequence[Call]) -> Timeline:
 def _routed_experts(deepest_first: Sequence[Call]) -> Int16 | None:
     """See `Timeline.routed_experts`. The deepest call has read all tokens, but others have sampled some of them: these count
     where they sampled, because batches of another shape may route a token to other experts."""
-    found = [call.generation.routed_experts for call in deepest_first]
-    routed = [experts for experts in found if experts is not None]
-    if not routed or len(routed) < len(found):
+    recorded = [call.generation.routed_experts for call in deepest_first]
+    routed = [experts for experts in recorded if experts is not None]
+    if not routed or len(routed) < len(recorded):
         return None
     whole = np.zeros((deepest_first[0].end.length, *routed[0].shape[1:]), np.int16)
     whole[:-1] = routed[0]

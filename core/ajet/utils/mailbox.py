@@ -39,7 +39,7 @@ _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = WeakKeyDictio
 def own_mailbox() -> Mailbox:
     """The mailbox of the loop that runs in this thread."""
     loop = asyncio.get_running_loop()
-    found = _of_loops.get(loop)
-    if found is None:
-        found = _of_loops[loop] = Mailbox(loop)
-    return found
+    mailbox = _of_loops.get(loop)
+    if mailbox is None:
+        mailbox = _of_loops[loop] = Mailbox(loop)
+    return mailbox

@@ -44,29 +44,29 @@ def sign_flip(differences: Sequence[float], seed: int = 0) -> float:
     p-value is never too small (B. Phipson and G. K. Smyth, Statistical Applications in Genetics and Molecular Biology 9,
     2010).
     """
-    found = np.array([d for d in differences if d], np.float64)
-    if not len(found):
+    nonzero = np.array([d for d in differences if d], np.float64)
+    if not len(nonzero):
         return 1.0
-    far = abs(found.sum()) - 1e-9 * np.abs(found).sum()  # equal sums may differ by rounding
-    if len(found) <= ALL_SIGNS:
-        bits = np.arange(2 ** len(found))[:, None] >> np.arange(len(found)) & 1
-        return float((np.abs((1 - 2 * bits) @ found) >= far).mean())
+    far = abs(nonzero.sum()) - 1e-9 * np.abs(nonzero).sum()  # equal sums may differ by rounding
+    if len(nonzero) <= ALL_SIGNS:
+        bits = np.arange(2 ** len(nonzero))[:, None] >> np.arange(len(nonzero)) & 1
+        return float((np.abs((1 - 2 * bits) @ nonzero) >= far).mean())
     generator = np.random.default_rng(seed)
     extreme = 0
     for start in range(0, DRAWS, _AT_ONCE):
-        signs = generator.integers(0, 2, (min(_AT_ONCE, DRAWS - start), len(found)), np.int8) * 2 - 1
-        extreme += int((np.abs(signs @ found) >= far).sum())
+        signs = generator.integers(0, 2, (min(_AT_ONCE, DRAWS - start), len(nonzero)), np.int8) * 2 - 1
+        extreme += int((np.abs(signs @ nonzero) >= far).sum())
     return (extreme + 1) / (DRAWS + 1)
 
 
 def first_and_last(values: Sequence[float], count: int, seed: int = 0) -> float:
     """The two-sided p-value of the difference between the means of the first and of the last ``count`` values: the share of all
     orders of the values in which it is as large. The orders are drawn with ``seed``, and the one found is counted as one of them."""
-    found = np.array(values, np.float64)
-    signs = np.zeros(len(found))
+    numbers = np.array(values, np.float64)
+    signs = np.zeros(len(numbers))
     signs[:count], signs[-count:] = -1, 1
-    far = abs(found @ signs) - 1e-9 * np.abs(found).sum()  # equal sums may differ by rounding
-    orders = np.random.default_rng(seed).permuted(np.broadcast_to(found, (ORDERS, len(found))), axis=1)
+    far = abs(numbers @ signs) - 1e-9 * np.abs(numbers).sum()  # equal sums may differ by rounding
+    orders = np.random.default_rng(seed).permuted(np.broadcast_to(numbers, (ORDERS, len(numbers))), axis=1)
     return float((np.count_nonzero(np.abs(orders @ signs) >= far) + 1) / (ORDERS + 1))
 
 

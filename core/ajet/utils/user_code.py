@@ -37,6 +37,6 @@ def _elsewhere() -> tuple[str, ...]:
     ours = [str(Path(__file__).parents[1])]
     for entry in importlib.metadata.entry_points(group="ajet"):
         if entry.dist and entry.dist.name.startswith("ajet-plugin-"):
-            found = importlib.util.find_spec(entry.module.partition(".")[0])
-            ours += found.submodule_search_locations or () if found else ()
+            spec = importlib.util.find_spec(entry.module.partition(".")[0])
+            ours += spec.submodule_search_locations or () if spec else ()
     return tuple(f"{folder}{os.sep}" for folder in (*python, *ours))

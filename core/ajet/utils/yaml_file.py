@@ -110,6 +110,6 @@ class _Open:
         is_key, self.at_value = not self.at_value, not self.at_value
         if self.keys is None or not is_key or not isinstance(event, yaml.ScalarEvent) or event.value == "<<":
             return ""
-        found = str(event.value) if event.value in self.keys else ""
+        twice = str(event.value) if event.value in self.keys else ""
         self.keys.add(event.value)
-        return found
+        return twice

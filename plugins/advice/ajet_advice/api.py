@@ -73,8 +73,8 @@ def forecast(
     """
     given = locals()
     with shown_or_not(progress) as lines, prepared(forecast_layers(given), lines, services) as ready:
-        found = forecasted(ready, given)
-        return Forecast(found, page(ready, found))
+        figures = forecasted(ready, given)
+        return Forecast(figures, page(ready, figures))
 
 
 aforecast = awaitable(forecast)

@@ -48,7 +48,7 @@ class Cost:
         }
 
 
-def _range(found: Range) -> str:
-    text = str(found)
+def _range(bounds: Range) -> str:
+    text = str(bounds)
     low, _, high = text.partition("–")
     return low if low == high else text

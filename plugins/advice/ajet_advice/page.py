@@ -13,23 +13,23 @@ from ajet.utils.wilson import Interval
 from ajet_advice.forecast.figures import ForecastFigures
 
 
-def page(job: Job, found: ForecastFigures) -> str:
+def page(job: Job, forecast: ForecastFigures) -> str:
     """The forecast as one page of text."""
-    report = found.report
+    report = forecast.report
     failed = sum(e.failure is not None for e in report.episodes)
     answers = [len(c.generation.token_ids) for e in report.episodes for c in e.record.calls]
     rows = [
         (
             "episodes",
-            f"{len(report.episodes)} of {found.tasks} tasks in {report.seconds:.0f} s, {failed} failed",
+            f"{len(report.episodes)} of {forecast.tasks} tasks in {report.seconds:.0f} s, {failed} failed",
         ),
-        ("reward", _interval(found.reward) if found.reward else "none"),
-        *((f"pass@{k}", _percent(share)) for k, share in found.pass_at.items()),
-        *((f"signal, groups of {size}", _percent(share)) for size, share in found.signal.items()),
-        ("tasks", f"{found.always} always solved, {found.never} never, of {found.tasks}"),
+        ("reward", _interval(forecast.reward) if forecast.reward else "none"),
+        *((f"pass@{k}", _percent(share)) for k, share in forecast.pass_at.items()),
+        *((f"signal, groups of {size}", _percent(share)) for size, share in forecast.signal.items()),
+        ("tasks", f"{forecast.always} always solved, {forecast.never} never, of {forecast.tasks}"),
     ]
-    if found.judge:
-        noise = found.judge
+    if forecast.judge:
+        noise = forecast.judge
         rows.append(
             (
                 "judge",
@@ -37,21 +37,21 @@ def page(job: Job, found: ForecastFigures) -> str:
                 "differences within groups",
             )
         )
-    if found.gradient:
-        rows.append(("gradient", _gradient(found)))
+    if forecast.gradient:
+        rows.append(("gradient", _gradient(forecast)))
     rows += [
         ("answers", f"{spread(answers)} tokens, {report.cut} of {len(answers)} cut off by the length limit"),
-        ("a step", _step(found)),
-        ("steps", _steps(found, job.config.train.learning_rate)),
+        ("a step", _step(forecast)),
+        ("steps", _steps(forecast, job.config.train.learning_rate)),
     ]
-    if found.run.steps:
-        where = "on the GPUs, without agents and judges" if found.gpus else "here"
-        rows.append(("the run", f"{found.run.steps} steps {where}: {found.run}"))
+    if forecast.run.steps:
+        where = "on the GPUs, without agents and judges" if forecast.gpus else "here"
+        rows.append(("the run", f"{forecast.run.steps} steps {where}: {forecast.run}"))
     parts = [f"ajet forecast · {job.workflow.spec} · {job.model}", table(rows, most=110)]
-    parts.append("\n".join(_verdict(found)))
-    if found.suggestions:
+    parts.append("\n".join(_verdict(forecast)))
+    if forecast.suggestions:
         parts.append(
-            "\n".join(["worth a try:", *(f"  {setting}\n    {why}" for setting, why in found.suggestions)])
+            "\n".join(["worth a try:", *(f"  {setting}\n    {why}" for setting, why in forecast.suggestions)])
         )
     if more := warnings_of(report):
         parts.append("\n".join(f"! {what}\n  -> {remedy}" for what, remedy in more))
@@ -66,17 +66,17 @@ def page(job: Job, found: ForecastFigures) -> str:
     return "\n\n".join(parts)
 
 
-def _verdict(found: ForecastFigures) -> Iterator[str]:
-    if not found.causes:
+def _verdict(forecast: ForecastFigures) -> Iterator[str]:
+    if not forecast.causes:
         yield "Nothing was found that would keep this job from learning."
-    for name, what, remedy in found.causes:
+    for name, what, remedy in forecast.causes:
         yield f"! {name}: {what}\n  -> {remedy}"
-    if found.holes == []:
+    if forecast.holes == []:
         yield "No text was found that the judge rewards without a solution."
 
 
-def _gradient(found: ForecastFigures) -> str:
-    gradient = found.gradient
+def _gradient(forecast: ForecastFigures) -> str:
+    gradient = forecast.gradient
     assert gradient
     if not math.isfinite(gradient.noise_scale):
         return f"no common direction in {gradient.groups} groups: noise hides it"
@@ -86,36 +86,36 @@ def _gradient(found: ForecastFigures) -> str:
     )
 
 
-def _step(found: ForecastFigures) -> str:
-    what = "it takes" if found.probe else "its episodes take"
-    told = f"about {found.step_tokens:,.0f} sampled tokens; {what} about {found.step_seconds:.0f} s here"
-    if found.gpus:
-        told += (
-            f"; on the GPUs {found.gpus['low']:.0f} to {found.gpus['high']:.0f} s, without agents and judges"
-        )
+def _step(forecast: ForecastFigures) -> str:
+    what = "it takes" if forecast.probe else "its episodes take"
+    told = (
+        f"about {forecast.step_tokens:,.0f} sampled tokens; {what} about {forecast.step_seconds:.0f} s here"
+    )
+    if forecast.gpus:
+        told += f"; on the GPUs {forecast.gpus['low']:.0f} to {forecast.gpus['high']:.0f} s, without agents and judges"
     return told
 
 
-def _steps(found: ForecastFigures, rate: float) -> str:
-    if not found.steps:
+def _steps(facts: ForecastFigures, rate: float) -> str:
+    if not facts.steps:
         return "no estimate"
-    middle, low, high = found.steps
-    unit, seconds = ("minutes", 60) if middle * found.step_seconds < 2 * 3600 else ("hours", 3600)
-    each = found.step_seconds / seconds
+    middle, low, high = facts.steps
+    unit, seconds = ("minutes", 60) if middle * facts.step_seconds < 2 * 3600 else ("hours", 3600)
+    each = facts.step_seconds / seconds
     why = (
-        f"by {len(found.probe.rates)} steps that were trained"
-        if found.probe
+        f"by {len(facts.probe.rates)} steps that were trained"
+        if facts.probe
         else "as 9 of 10 runs of the examples"
     )
     return (
-        f"about {middle:.0f} to {found.target:.0%} ({low:.0f} to {high:.0f}, {why}) with train.learning_rate {rate:g}"
-        f"{'' if found.probe else ' if that suits the model'}, {middle * each:.1f} {unit} here ({low * each:.1f} to {high * each:.1f})"
+        f"about {middle:.0f} to {facts.target:.0%} ({low:.0f} to {high:.0f}, {why}) with train.learning_rate {rate:g}"
+        f"{'' if facts.probe else ' if that suits the model'}, {middle * each:.1f} {unit} here ({low * each:.1f} to {high * each:.1f})"
     )
 
 
-def _interval(found: Interval) -> str:
-    return f"{found[0]:.2f} ({found[1]:.2f} to {found[2]:.2f})"
+def _interval(interval: Interval) -> str:
+    return f"{interval[0]:.2f} ({interval[1]:.2f} to {interval[2]:.2f})"
 
 
-def _percent(found: Interval) -> str:
-    return f"{found[0]:.0%} ({found[1]:.0%} to {found[2]:.0%})"
+def _percent(interval: Interval) -> str:
+    return f"{interval[0]:.0%} ({interval[1]:.0%} to {interval[2]:.0%})"

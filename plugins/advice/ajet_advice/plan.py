@@ -72,7 +72,7 @@ class JobPlan:
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as plain data; sizes are in bytes, speeds in tokens a second."""
-        layout, found = self.layout, self.speed
+        layout, rates = self.layout, self.speed
         ranges = ("sampled", "trained", "sampling_seconds", "training_seconds", "tokens")
         return {
             "model": self.model,
@@ -87,7 +87,7 @@ class JobPlan:
             ],
             "concurrency": layout.running,
             "cache_tokens": self.cache_tokens,
-            "speed": {name: asdict(getattr(found, name)) for name in ranges} | {"at_once": found.at_once},
+            "speed": {name: asdict(getattr(rates, name)) for name in ranges} | {"at_once": rates.at_once},
             "run": self.run.as_dict(),
             "settings": dict(layout.settings),
             "suggestions": [asdict(suggestion) for suggestion in self.suggestions],
@@ -112,17 +112,19 @@ def plan(layers: Layers, asked: PlanQuestion) -> JobPlan:
     """The estimate of a job, with the settings that would help. Raises ConfigError if the job is wrong, or its model or backbone
     has no estimate."""
     layers = _with_method(layers, asked.method)
-    found = _estimate(layers, asked)
-    notes = tuple(_notes(found, asked))
-    suggestions = _faster(found, layers, asked) if found.layout.fits else _fitting(found, layers, asked)
+    estimate = _estimate(layers, asked)
+    notes = tuple(_notes(estimate, asked))
+    suggestions = (
+        _faster(estimate, layers, asked) if estimate.layout.fits else _fitting(estimate, layers, asked)
+    )
     return JobPlan(
-        model=found.model,
-        backbone=found.backbone,
-        gpus=found.gpus,
-        sizes=found.sizes,
-        layout=found.layout,
-        speed=found.speed,
-        run=found.run,
+        model=estimate.model,
+        backbone=estimate.backbone,
+        gpus=estimate.gpus,
+        sizes=estimate.sizes,
+        layout=estimate.layout,
+        speed=estimate.speed,
+        run=estimate.run,
         suggestions=tuple(suggestions),
         notes=notes,
     )
@@ -132,9 +134,9 @@ def _estimate(layers: Layers, asked: PlanQuestion) -> JobPlan:
     config, backbone = layers.job(), build_backbone(layers)
     sizes = _sizes(config, backbone, layers, asked)
     layout = backbone.layout(sizes, asked.gpus)
-    found = speed(sizes, layout, asked.gpus.device)
+    rates = speed(sizes, layout, asked.gpus.device)
     low, high = (
-        getattr(found.sampling_seconds, end) + getattr(found.training_seconds, end) for end in ("low", "high")
+        getattr(rates.sampling_seconds, end) + getattr(rates.training_seconds, end) for end in ("low", "high")
     )
     return JobPlan(
         model=config.model,
@@ -142,7 +144,7 @@ def _estimate(layers: Layers, asked: PlanQuestion) -> JobPlan:
         gpus=asked.gpus,
         sizes=sizes,
         layout=layout,
-        speed=found,
+        speed=rates,
         run=Cost.of(config.train.steps, low, high, asked.gpus.count, asked.price),
     )
 
@@ -217,42 +219,45 @@ def _with(layers: Layers, values: Mapping[str, object]) -> Layers:
     return changed
 
 
-def _notes(found: JobPlan, asked: PlanQuestion) -> Iterator[str]:
-    if found.layout.gpus < found.gpus.count:
+def _notes(estimate: JobPlan, asked: PlanQuestion) -> Iterator[str]:
+    if estimate.layout.gpus < estimate.gpus.count:
         yield (
-            f"the backbone {found.backbone} uses {found.layout.gpus} of the {found.gpus.count} GPUs; --backbone verl uses all"
+            f"the backbone {estimate.backbone} uses {estimate.layout.gpus} of the {estimate.gpus.count} GPUs; --backbone verl uses all"
         )
-    peak, memory = found.layout.tightest.total * ABOVE_WITH_VLLM, found.gpus.device.memory
-    if found.layout.settings.get("backbone.local.engine") == "vllm" and peak > memory:
+    peak, memory = estimate.layout.tightest.total * ABOVE_WITH_VLLM, estimate.gpus.device.memory
+    if estimate.layout.settings.get("backbone.local.engine") == "vllm" and peak > memory:
         yield (
             f"the one job that was measured with vLLM took {ABOVE_WITH_VLLM:.0%} of its plan, which would be {gibibytes(int(peak))} of "
             f"{gibibytes(memory)} GiB: leave room with backbone.local.optimizer: adamw_8bit, or a smaller micro_batch_tokens"
         )
-    if (each := found.sizes.episodes // found.layout.gpus) < FEW_EPISODES and found.layout.gpus > 1:
+    if (each := estimate.sizes.episodes // estimate.layout.gpus) < FEW_EPISODES and estimate.layout.gpus > 1:
         yield f"a step has {each} episodes for each GPU, which are too few to keep it busy: raise train.batch_size"
-    if found.speed.at_once < min(found.layout.running, found.sizes.episodes) // found.layout.engines:
+    if (
+        estimate.speed.at_once
+        < min(estimate.layout.running, estimate.sizes.episodes) // estimate.layout.engines
+    ):
         yield (
-            f"the cache has room for {found.speed.at_once} requests at once on each engine, of {found.layout.running} that run"
+            f"the cache has room for {estimate.speed.at_once} requests at once on each engine, of {estimate.layout.running} that run"
         )
 
 
 # --------------------------------------------------------------------------- settings that would help
 
 
-def _changes(found: JobPlan, layers: Layers) -> Iterator[Mapping[str, object]]:
+def _changes(estimate: JobPlan, layers: Layers) -> Iterator[Mapping[str, object]]:
     """Keys of the job, with values, that may help."""
     targets = layers.job().targets
-    if not found.sizes.adapters:
+    if not estimate.sizes.adapters:
         yield {f"targets.{name}.lora.rank": RANK for name in targets or ("policy",)}
-    elif not found.sizes.quantized and (fewer := _in_four_bits(build_backbone(layers))):
+    elif not estimate.sizes.quantized and (fewer := _in_four_bits(build_backbone(layers))):
         yield fewer
-    if found.sizes.asynchronous:
+    if estimate.sizes.asynchronous:
         yield {"train.asynchronous": False}
-    context = 1 << (2 * (found.sizes.prompt + found.sizes.answer) - 1).bit_length()
-    if context < found.sizes.context:
+    context = 1 << (2 * (estimate.sizes.prompt + estimate.sizes.answer) - 1).bit_length()
+    if context < estimate.sizes.context:
         yield {"rollout.context_length": context}
-    if found.layout.running < found.sizes.episodes:
-        yield {"rollout.concurrency": found.sizes.episodes}
+    if estimate.layout.running < estimate.sizes.episodes:
+        yield {"rollout.concurrency": estimate.sizes.episodes}
     yield from build_backbone(layers).alternatives()
 
 
@@ -269,19 +274,19 @@ def _tried(
             yield change, tried
 
 
-def _faster(found: JobPlan, layers: Layers, asked: PlanQuestion) -> list[Suggestion]:
+def _faster(estimate: JobPlan, layers: Layers, asked: PlanQuestion) -> list[Suggestion]:
     """Single changes with which a step is faster, the best first. Of changes that lead to the same speed, the first is kept."""
     times: dict[float, Mapping[str, object]] = {}
-    for change, tried in _tried(_changes(found, layers), layers, asked):
-        factor = round(tried.speed.tokens.middle / found.speed.tokens.middle, 1)
+    for change, tried in _tried(_changes(estimate, layers), layers, asked):
+        factor = round(tried.speed.tokens.middle / estimate.speed.tokens.middle, 1)
         if factor >= FASTER:
             times.setdefault(factor, change)
     return [Suggestion(_written(times[factor]), factor) for factor in sorted(times, reverse=True)]
 
 
-def _fitting(found: JobPlan, layers: Layers, asked: PlanQuestion) -> list[Suggestion]:
+def _fitting(estimate: JobPlan, layers: Layers, asked: PlanQuestion) -> list[Suggestion]:
     """Single changes with which the job fits, without any two of them, and more GPUs."""
-    singles = list(_changes(found, layers))
+    singles = list(_changes(estimate, layers))
     pairs = [{**one, **other} for one, other in itertools.combinations(singles, 2)]
     fitting = [change for change, _ in _tried(singles, layers, asked)]
     if not fitting:

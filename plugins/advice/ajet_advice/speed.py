@@ -58,10 +58,10 @@ class Speed:
 def speed(sizes: JobSizes, layout: Layout, device: Device) -> Speed:
     """The speed of a job in a layout on GPUs of one kind."""
     at_once = requests_at_once(sizes, layout)
-    found = [_step(sizes, layout, device, at_once, bound) for bound in (0, 1)]
+    extremes = [_step(sizes, layout, device, at_once, bound) for bound in (0, 1)]
     sampled = sizes.episodes * sizes.answer
     trained = sizes.episodes * (sizes.answer + sizes.prompt)
-    (slow_sampling, slow_training), (fast_sampling, fast_training) = found
+    (slow_sampling, slow_training), (fast_sampling, fast_training) = extremes
     return Speed(
         sampled=Range(sampled / slow_sampling, sampled / fast_sampling),
         trained=Range(trained / slow_training, trained / fast_training),

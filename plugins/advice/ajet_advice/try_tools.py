@@ -48,10 +48,10 @@ def read_tools(path: Path) -> tuple[list[dict[str, Any]], list[Request]]:
     """The tools of a JSON file, a list or ``{"tools": […], "requests": […]}``, and its requests, each a text or ``{"request": text,
     "tool": name}``. Without requests, one is made of each tool's description. Raises ConfigError."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"--tools {path}", f"cannot be read as JSON ({error}).") from None
-    given = found if isinstance(found, dict) else {"tools": found}
+    given = content if isinstance(content, dict) else {"tools": content}
     listed, asked = given.get("tools"), given.get("requests") or []
     if not (isinstance(listed, list) and listed and isinstance(asked, list)):
         raise ConfigError(f"--tools {path}", 'has no tools: give a list, or {"tools": […], "requests": […]}.')
@@ -131,8 +131,8 @@ async def _attempt(
         return Attempt(request, " ".join(chat.text(ids).split()), fault=why)
     name, arguments = parsed.tool_calls[0]
     schema = next(tool["function"]["parameters"] for tool in tools if tool["function"]["name"] == name)
-    found = make_schema(schema).fault(json.loads(arguments))
-    fault = ": ".join(found) if found else ""
+    mismatch = make_schema(schema).fault(json.loads(arguments))
+    fault = ": ".join(mismatch) if mismatch else ""
     if request.tool not in ("", name):
         fault = f"another tool than {request.tool}"
     return Attempt(request, "", name, arguments, fault)

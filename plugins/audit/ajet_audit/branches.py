@@ -89,11 +89,11 @@ class _Uses:
 
 def _openings(rows: Sequence[tuple[int, Message]]) -> list[int]:
     """For each row, that of its chat's first message after the system prompt."""
-    found: list[int] = []
+    openings: list[int] = []
     for row, (above, _) in enumerate(rows):
-        has_begun = above >= 0 and rows[found[above]][1]["role"] != "system"
-        found.append(found[above] if has_begun else row)
-    return found
+        has_begun = above >= 0 and rows[openings[above]][1]["role"] != "system"
+        openings.append(openings[above] if has_begun else row)
+    return openings
 
 
 def _has(message: Message, answer: Message) -> bool:

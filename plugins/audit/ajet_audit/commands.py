@@ -23,7 +23,7 @@ def audit(
     from ajet_audit.report import as_json, describe
     from ajet_audit.steps import Audit
 
-    found = Audit(Folder(find_run(run))).run()
-    print(as_json(found) if json else describe(found))
-    if found.faults:
+    outcome = Audit(Folder(find_run(run))).run()
+    print(as_json(outcome) if json else describe(outcome))
+    if outcome.faults:
         raise typer.Exit(1)

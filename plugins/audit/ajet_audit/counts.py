@@ -25,10 +25,10 @@ def named(entry: JournalEntry, line: Mapping[str, Any], *, is_verl: bool, is_loo
     if entry.phase != "train":
         belongs = entry.id.startswith(f"{entry.phase}@{entry.step}/")
         return "" if belongs else f"it is in the journal as one of {entry.phase} at step {entry.step}"
-    found = _TRAINED.fullmatch(entry.id)
-    if found is None:
+    match = _TRAINED.fullmatch(entry.id)
+    if match is None:
         return "it is in the journal as one that was trained"
-    step, _, task, member = found.groups()
+    step, _, task, member = match.groups()
     if (task, int(member)) != (line["task"], line["member"]):
         return f"the journal has it as number {line['member']} of task {line['task']}"
     if int(step) != entry.step and is_loop and not is_verl:
@@ -44,9 +44,9 @@ def wrong_groups(
     fork, size = folder.setting("rollout.fork"), folder.setting("rollout.group_size", 8)
     roots = (fork.get("roots") or max(size // 2, 1)) if fork else size
     for name, members in groups.items():
-        found = sorted(e.line["member"] for e in members if "fork" not in e.line)
-        if found != list(range(roots)):
-            wrong(f"group {name}: the journal has {len(found)} of its {roots} episodes")
+        recorded = sorted(e.line["member"] for e in members if "fork" not in e.line)
+        if recorded != list(range(roots)):
+            wrong(f"group {name}: the journal has {len(recorded)} of its {roots} episodes")
         forks = sorted(e.line["member"] for e in members if "fork" in e.line)
         if forks != list(range(roots, roots + len(forks))):
             wrong(f"group {name}: a fork is missing in the journal")
@@ -79,7 +79,7 @@ def _summed(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     independent = [line for line in lines if not line["fork"]]
     judged = [line for line in independent if not line["failure"]]
     rewards, verdicts = [line["reward"] for line in judged], [line["is_success"] for line in judged]
-    found: dict[str, float] = {
+    sums: dict[str, float] = {
         "episodes": len(lines),
         "episodes_failed": sum(line["failure"] not in (None, DIVERGED) for line in lines),
         "tokens_sampled": sum(line["sampled"] for line in lines),
@@ -88,12 +88,12 @@ def _summed(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "forks_diverged": sum(line["failure"] == DIVERGED for line in lines),
     }
     if rewards:
-        found |= {"reward": fmean(rewards), "reward_std": pstdev(rewards)}
-        found |= {"reward_min": min(rewards), "reward_max": max(rewards)}
+        sums |= {"reward": fmean(rewards), "reward_std": pstdev(rewards)}
+        sums |= {"reward_min": min(rewards), "reward_max": max(rewards)}
     if any(verdict is not None for verdict in verdicts):
-        found["accuracy"] = sum(map(bool, verdicts)) / len(independent)
+        sums["accuracy"] = sum(map(bool, verdicts)) / len(independent)
     counters: Counter[str] = sum((Counter(line["counters"]) for line in lines), Counter())
-    return found | {f"calls/{name}": count for name, count in counters.items()}
+    return sums | {f"calls/{name}": count for name, count in counters.items()}
 
 
 def shares(groups: Sequence[int], parts: int, seed: str) -> list[Collection[int]]:

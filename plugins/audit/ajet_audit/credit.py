@@ -83,12 +83,12 @@ def path(line: Mapping[str, Any], group: Mapping[str, Mapping[str, Any]]) -> lis
     """The calls that lead to the end of an episode. Those that a fork got from its parent are the parent's; of one that is not in
     the ``group`` only their places are known. Episodes are lines of the journal."""
     own = sorted(c["number"] for c in line["calls"] if "tokens" in c and not c["tokens"].get("replayed"))
-    found = [(line["id"], number) for number in own]
+    calls = [(line["id"], number) for number in own]
     if fork := line.get("fork"):
         parent, shared = fork["parent"], fork["calls"]
         before = path(group[parent], group) if parent in group else [(parent, -1 - i) for i in range(shared)]
-        found = [*before[:shared], *found]
-    return found
+        calls = [*before[:shared], *calls]
+    return calls
 
 
 def expected(
@@ -100,7 +100,7 @@ def expected(
 ) -> dict[Sampled, dict[str, float]]:
     """The advantages of each call: one for ``""``, and one for each name that has a reward of its own in its group.
     ``groups`` are the journal's lines; an episode that ``is_trained`` counts in the scale of the batch."""
-    found: dict[Sampled, dict[str, float]] = {}
+    by_call: dict[Sampled, dict[str, float]] = {}
     paths = [{e["id"]: path(e, {m["id"]: m for m in group}) for e in group} for group in groups]
     longest = max((len(calls) for group in paths for calls in group.values()), default=0)
     same = discount == 1 and not any(e.get("call_rewards") for group in groups for e in group)
@@ -125,8 +125,8 @@ def expected(
         for ways in paths:
             if at and next(iter(ways)) in at[0]:
                 for call, value in _differences(ways, at, is_tree).items():
-                    found.setdefault(call, {})[name] = value
-    return found
+                    by_call.setdefault(call, {})[name] = value
+    return by_call
 
 
 def _return(line: Mapping[str, Any], reward: float, place: int, discount: float) -> float:
@@ -153,15 +153,15 @@ def _differences(
     for episode, way in ways.items():
         for place in range(len(way)):
             through.setdefault(tuple(way[: place + 1]), []).append(episode)
-    found = {}
+    gains = {}
     for prefix, episodes in through.items():
         values, before = at[len(prefix) - 1], 0.0
         for end in range(len(prefix) - 1, 0, -1) if is_tree else ():
             if len(others := through[prefix[:end]]) > len(episodes):
                 before = math.fsum(values[e] for e in others) / (len(others) + PRIOR)
                 break
-        found[prefix[-1]] = math.fsum(values[e] for e in episodes) / len(episodes) - before
-    return found
+        gains[prefix[-1]] = math.fsum(values[e] for e in episodes) / len(episodes) - before
+    return gains
 
 
 def weights(
@@ -170,12 +170,12 @@ def weights(
     """The weight of a trained token of each call: the sum of what it would weigh in each episode on whose way the call is."""
     counts = [sum(tokens.get(call, 0) for call in way) for way in ways]
     present = [(way, count) for way, count in zip(ways, counts, strict=True) if count]
-    found: dict[Sampled, float] = {}
+    by_call: dict[Sampled, float] = {}
     for way, count in present:
         for call in way:
             one = weight(algorithm, count, sum(counts), len(present))
-            found[call] = found.get(call, 0.0) + one
-    return found
+            by_call[call] = by_call.get(call, 0.0) + one
+    return by_call
 
 
 def applied(advantages: Mapping[str, float], agent: str, target: str) -> float:

@@ -31,8 +31,8 @@ class Folder:
                 f"{path}", "is not a run folder: it has no settings.json. Name a run that trains."
             )
         self.settings: Mapping[str, Any] = json.loads(self.read("settings.json"))
-        found, self.resumed_from = self._metrics()
-        self.metrics = {line["step"]: line for line in found if line["type"] == "train"}
+        lines, self.resumed_from = self._metrics()
+        self.metrics = {line["step"]: line for line in lines if line["type"] == "train"}
         """The metrics of each training step that was not done again."""
         if not self.metrics:
             raise ConfigError(f"{path}", "has trained no step, so there is nothing to audit.")
@@ -40,10 +40,10 @@ class Folder:
             raise ConfigError(
                 f"{path}", "does not say what it trained: its job has run.record_batches: false, or is older."
             )
-        for step, count in Counter(line["step"] for line in found if line["type"] == "train").items():
+        for step, count in Counter(line["step"] for line in lines if line["type"] == "train").items():
             if count > 1:
                 self.faults.append(f"metrics.jsonl: it has {count} lines of step {step}")
-        self.validations = [line for line in found if line["type"] != "train"]
+        self.validations = [line for line in lines if line["type"] != "train"]
         saved = {int(p.name[5:]): p for p in path.glob("checkpoints/step_*") if (p / "ajet.json").is_file()}
         self.final = max(saved, default=max(self.metrics))
         """The last step that the newest weights contain."""
@@ -165,10 +165,10 @@ def _changed(file: Path, noted: Any, *, whole: bool) -> str:
     if file.stat().st_size != size:
         return f"has {file.stat().st_size} bytes instead of {size}"
     if whole and isinstance(noted, Mapping):
-        found = 0
+        checksum = 0
         with file.open("rb") as content:
             while piece := content.read(1 << 22):
-                found = zlib.crc32(piece, found)
-        if found != noted["crc32"]:
+                checksum = zlib.crc32(piece, checksum)
+        if checksum != noted["crc32"]:
             return "has changed since it was written"
     return ""

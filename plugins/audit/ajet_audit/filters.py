@@ -43,22 +43,22 @@ class Filters:
         """The rule that leaves out a call, for each call that one does. ``told`` is what the record says, which counts for
         filters that are not known here."""
         calls = {number: call for number, call in episode.calls.items() if call.trained}
-        found = {number: SIDE_CALLS for number, call in calls.items() if call.side}
+        rules = {number: SIDE_CALLS for number, call in calls.items() if call.side}
         for settings in self._filters:
             name = settings["type"]
             if name in _KNOWN:
                 out: Collection[int] = _KNOWN[name](episode, settings)
             else:
                 out = [number for number, rule in told.items() if rule == name]
-            found |= {number: name for number in out if number in calls and number not in found}
+            rules |= {number: name for number in out if number in calls and number not in rules}
         if self._most is not None:
-            lines = _timelines([c for n, c in calls.items() if n not in found and c.end > c.start])
+            lines = _timelines([c for n, c in calls.items() if n not in rules and c.end > c.start])
             if len(lines) > self._most:
                 draw = random.Random(f"{self._seed}/{episode.id}")
                 chosen = draw.sample(range(len(lines)), self._most)
                 rest = (line for i, line in enumerate(lines) if i not in chosen)
-                found |= {number: MAX_TIMELINES for line in rest for number in line}
-        return found
+                rules |= {number: MAX_TIMELINES for line in rest for number in line}
+        return rules
 
 
 def _over_long(episode: JournalEpisode, settings: Mapping[str, Any]) -> list[int]:
@@ -67,13 +67,13 @@ def _over_long(episode: JournalEpisode, settings: Mapping[str, Any]) -> list[int
 
 def _repetition(episode: JournalEpisode, settings: Mapping[str, Any]) -> list[int]:
     """Answers that were cut, and whose end, half of them at least, repeats a few tokens."""
-    found = []
+    numbers = []
     for number, call in episode.calls.items():
         said = call.ids[call.start :]
         least = max(settings.get("min_tokens", 64), len(said) / 2)
         if call.data["tokens"]["finish_reason"] == "length" and _repeated(said) >= least:
-            found.append(number)
-    return found
+            numbers.append(number)
+    return numbers
 
 
 def _repeated(ids: Any) -> int:
@@ -139,12 +139,12 @@ class _RecordedChats:
 
     def cut_out(self) -> Iterator[tuple[int, int]]:
         """Calls whose answers a later prompt left out, each with that prompt's call."""
-        for found in self._breaks:
-            later, start = found["call"], found["message"]
-            if found["cause"] != "turns removed" or not {later, found["after"]} <= self._calls.keys():
+        for broken in self._breaks:
+            later, start = broken["call"], broken["message"]
+            if broken["cause"] != "turns removed" or not {later, broken["after"]} <= self._calls.keys():
                 continue
             kept = {_loose(self._message(p)) for p in [*self._path(*self._prompts[later])][::-1][start:]}
-            call = self._calls[found["after"]]
+            call = self._calls[broken["after"]]
             for place in [*self._path(call["key"], call["answer"])][::-1][start:]:
                 if _loose(self._message(place)) not in kept:
                     for number in self._answers[place]:

@@ -80,8 +80,8 @@ class JournalCall:
     @property
     def place(self) -> int | None:
         """Where the call that it replays is on its parent's path; None if unknown."""
-        found = self.data["tokens"].get("place")
-        return None if found is None else int(found)
+        place = self.data["tokens"].get("place")
+        return None if place is None else int(place)
 
     @cached_property
     def versions(self) -> Any:
@@ -143,11 +143,11 @@ class JournalEpisode:
 
     def chat(self, key: str, end: int) -> list[dict[str, Any]]:
         """The messages up to one of them."""
-        rows, found = self.line["chats"][key], []
+        rows, messages = self.line["chats"][key], []
         while end >= 0:
             end, message = rows[end]
-            found.append(message)
-        return found[::-1]
+            messages.append(message)
+        return messages[::-1]
 
     @property
     def group(self) -> str:

@@ -108,7 +108,7 @@ class Audit:
         if wrong:
             self.faults.append(f"episode {entry.id}: {wrong}")
 
-    def _validations(self, found: Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]) -> None:
+    def _validations(self, figures: Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]) -> None:
         """Compare the figures of each validation with its episodes; one that was tried twice has two lines."""
         lines: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
         for line in self.folder.validations:
@@ -116,8 +116,8 @@ class Audit:
         for (kind, step), told in {} if self.is_verl else lines.items():
             wrong = _Told(self.faults, f"{kind} at step {step}")
             if len(told) == 1:
-                counts.wrong_metrics(told[0], found.get((kind, step), ()), wrong)
-        for kind, step in found.keys() - lines.keys():
+                counts.wrong_metrics(told[0], figures.get((kind, step), ()), wrong)
+        for kind, step in figures.keys() - lines.keys():
             self.faults.append(f"{kind} at step {step}: metrics.jsonl has no line of it")
 
     def _outside(self, entry: JournalEntry) -> str:
@@ -175,9 +175,9 @@ class Audit:
         by_id = {episode.id: episode for episode in episodes}
         for name in sorted({row.episode for row in record.rows} - by_id.keys()):
             wrong(f"it trained episode {name}, which is not one of its episodes in the journal")
-        found: dict[tuple[str, int], int] = {}
+        credited: dict[tuple[str, int], int] = {}
         for row in record.rows:
-            self._row(wrong.at(f"episode {row.episode}"), row, by_id.get(row.episode), record, found)
+            self._row(wrong.at(f"episode {row.episode}"), row, by_id.get(row.episode), record, credited)
         metrics = self.folder.metrics.get(step, {})
         self._credit(wrong, record, by_id, metrics, step)
         self._rate(wrong, record, metrics, step)
@@ -185,7 +185,7 @@ class Audit:
         if not self.is_verl:
             self._counts(wrong, episodes, record, metrics, step)
         for episode in episodes:
-            self._episode(wrong.at(f"episode {episode.id}"), episode, record, by_id, found, step)
+            self._episode(wrong.at(f"episode {episode.id}"), episode, record, by_id, credited, step)
 
     def _rate(self, wrong: _Told, record: Step, metrics: Mapping[str, float], step: int) -> None:
         """Compare the learning rates of the record, of metrics.jsonl and of the job."""
@@ -232,9 +232,9 @@ class Audit:
         by_id = {episode.id: episode for episode in complete}
         if metrics:
             counts.wrong_metrics(metrics, [counts.figures(e) for e in complete], wrong)
-            found = len(set(record.groups.values()))
-            if metrics.get("groups", found) != found:
-                wrong(f"metrics.jsonl says groups {metrics['groups']:g}, but its batch has {found}")
+            count = len(set(record.groups.values()))
+            if metrics.get("groups", count) != count:
+                wrong(f"metrics.jsonl says groups {metrics['groups']:g}, but its batch has {count}")
         groups: dict[str, list[JournalEpisode]] = {}
         for episode in complete:
             groups.setdefault(episode.group, []).append(episode)
@@ -254,9 +254,9 @@ class Audit:
         row: SampleRow,
         episode: JournalEpisode | None,
         record: Step,
-        found: dict[tuple[str, int], int],
+        credited: dict[tuple[str, int], int],
     ) -> None:
-        """Compare a row with the calls in it; ``found`` gets the tokens with credit of each."""
+        """Compare a row with the calls in it; ``credited`` gets the tokens with credit of each."""
         inside = np.zeros(len(row.mask), bool)
         for start, end, number, agent, target, checksum in row.spans:
             call = episode.calls.get(number) if episode else None
@@ -266,7 +266,7 @@ class Audit:
             if call is None:
                 wrong(f"call {number} is not in the journal")
                 continue
-            if (row.episode, number) in found:
+            if (row.episode, number) in credited:
                 wrong(f"call {number} is trained twice")
             if (start, end) != (call.start, call.end):
                 wrong(
@@ -293,7 +293,7 @@ class Audit:
             counts = row.mask[start:end]
             if record.zero_costs_nothing:
                 counts = counts & (row.weights[start:end] * row.advantages[start:end] != 0)
-            found[row.episode, number] = int(counts.sum())
+            credited[row.episode, number] = int(counts.sum())
         if (row.mask & ~inside).any():
             wrong(f"{int((row.mask & ~inside).sum())} tokens are trained that no call sampled")
         for name, values in {"weight": row.weights, "advantage": row.advantages}.items():
@@ -372,10 +372,10 @@ class Audit:
         wanted = [
             own for share in counts.shares(numbers, parts, f"{seed}:{step}") if (own := {*share} & rows)
         ]
-        found = [{record.groups.get(record.rows[i].episode) for i in mini} for mini in record.passes]
-        if len(found) != len(wanted):
-            wrong(f"it took {len(found)} optimizer steps a pass, but train.mini_batches gives {len(wanted)}")
-        elif found != wanted:
+        taken = [{record.groups.get(record.rows[i].episode) for i in mini} for mini in record.passes]
+        if len(taken) != len(wanted):
+            wrong(f"it took {len(taken)} optimizer steps a pass, but train.mini_batches gives {len(wanted)}")
+        elif taken != wanted:
             wrong("its mini-batches have other groups than the seed gives them")
 
     def _weights(
@@ -425,12 +425,12 @@ class Audit:
         """Of each group and adapter, the signs of advantages; None for an algorithm without pairs."""
         if self.algorithm["type"] != "dpo":
             return None
-        found: dict[tuple[int, str | None], set[float]] = {}
+        sides: dict[tuple[int, str | None], set[float]] = {}
         for row in record.rows:
             for _, _, number, agent, target, _ in row.spans:
                 sign = float(np.sign(credit.applied(expected[row.episode, number], agent, target)))
-                found.setdefault((record.groups[row.episode], row.adapter), set()).add(sign)
-        return {key: signs - {0.0} for key, signs in found.items()}
+                sides.setdefault((record.groups[row.episode], row.adapter), set()).add(sign)
+        return {key: signs - {0.0} for key, signs in sides.items()}
 
     # ---------------------------------------------------------------- an episode
 
@@ -440,7 +440,7 @@ class Audit:
         episode: JournalEpisode,
         record: Step,
         by_id: Mapping[str, JournalEpisode],
-        found: Mapping[tuple[str, int], int],
+        credited: Mapping[tuple[str, int], int],
         step: int,
     ) -> None:
         """Count each call of an episode as trained, or under the rule that excludes it."""
@@ -464,18 +464,18 @@ class Audit:
                 rule = self._untrained(wrong, call)
             elif not whole:
                 rule = told.get(number, "")
-            is_found = (episode.id, number) in found
+            is_found = (episode.id, number) in credited
             if is_found and rule:
                 wrong(f"call {number} is trained, although it is excluded as {rule}")
             elif is_found:
-                self.trained += found[episode.id, number]
-                self.excluded["no_credit"] += count - found[episode.id, number]
+                self.trained += credited[episode.id, number]
+                self.excluded["no_credit"] += count - credited[episode.id, number]
             elif not rule and count:
                 wrong(f"call {number}: {count} tokens are neither trained nor excluded")
             self._count(episode, call, "" if is_found else rule)
-        if idle := [number for number in unused(episode) if (episode.id, number) in found]:
+        if idle := [number for number in unused(episode) if (episode.id, number) in credited]:
             self.unused[episode.id] = idle
-            self.unused_tokens += sum(found[episode.id, number] for number in idle)
+            self.unused_tokens += sum(credited[episode.id, number] for number in idle)
 
     def _left_out(self, wrong: _Told, episode: JournalEpisode, told: Mapping[int, str]) -> None:
         """Compare the calls that the record leaves out, by rule, with those that the job's filters and limits do."""

@@ -33,9 +33,9 @@ class Bounds:
             with contextlib.suppress(OSError):
                 for entry in os.scandir(f"/proc/{process}/fd"):
                     with contextlib.suppress(OSError):
-                        found = os.stat(entry.path)
-                        if found.st_nlink == 0 and stat.S_ISREG(found.st_mode):
-                            unnamed[found.st_dev, found.st_ino] = 512 * found.st_blocks
+                        status = os.stat(entry.path)
+                        if status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
+                            unnamed[status.st_dev, status.st_ino] = 512 * status.st_blocks
         for (device, _), size in unnamed.items():
             if device in devices:
                 on_disk += size

@@ -77,19 +77,19 @@ def remove_folder(folder: Path) -> None:
 def collect(workspace: Path, patterns: Sequence[str]) -> tuple[Collected, dict[str, str]]:
     """Copies of the regular files of a workspace that match a pattern, and what was left out, by path with the reason. No
     link is followed."""
-    found, left, size = Collected(), dict[str, str](), 0
+    collected, left, size = Collected(), dict[str, str](), 0
     root = Path(os.path.realpath(workspace))
     for path in _matching(root, patterns, left):
         name = path.relative_to(root).as_posix()
         reason = _fault(path)
-        if reason is None and len(found) == MOST_FILES:
+        if reason is None and len(collected) == MOST_FILES:
             reason = f"more than {MOST_FILES} files"
         if reason is None and size + path.stat().st_size > MOST_BYTES:
             reason = f"more than {MOST_BYTES >> 20} MiB together"
         if reason:
             left[name] = reason
             continue
-        copy = found.folder / name
+        copy = collected.folder / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         try:
             shutil.copy(path, copy, follow_symlinks=False)
@@ -97,8 +97,8 @@ def collect(workspace: Path, patterns: Sequence[str]) -> tuple[Collected, dict[s
             left[name] = error.strerror or "cannot be read"
             continue
         size += copy.stat().st_size
-        found[name] = copy
-    return found, left
+        collected[name] = copy
+    return collected, left
 
 
 def _matching(root: Path, patterns: Sequence[str], left: dict[str, str]) -> Iterator[Path]:

@@ -55,8 +55,8 @@ def values_of(task: Task, endpoint: EpisodeEndpoint) -> dict[str, str]:
 
 
 def _field(name: str, task: Task) -> str:
-    found: Any = field_of(name, task)
-    return found if isinstance(found, str) else json.dumps(found, default=str)
+    value: Any = field_of(name, task)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def field_of(name: str, task: Task) -> Any:

@@ -165,13 +165,13 @@ class _Watched:
 
 def family(pid: int) -> list[int]:
     """A process and its descendants, as far as they are known; at most a few more than `MOST_PROCESSES`."""
-    found, waiting = list[int](), [pid]
-    while waiting and len(found) <= MOST_PROCESSES:
-        found.append(parent := waiting.pop())
+    processes, waiting = list[int](), [pid]
+    while waiting and len(processes) <= MOST_PROCESSES:
+        processes.append(parent := waiting.pop())
         with contextlib.suppress(OSError, ValueError):
             for thread in os.listdir(f"/proc/{parent}/task"):
                 waiting += map(int, Path(f"/proc/{parent}/task/{thread}/children").read_text().split())
-    return found
+    return processes
 
 
 async def _end(watched: _Watched) -> None:

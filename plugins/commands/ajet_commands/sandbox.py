@@ -199,12 +199,12 @@ def installation(program: str) -> list[Path]:
     """Where a program and its libraries are: the folders of the place in which it, or what its link leads to, is installed, and
     nothing else of that place, which may be a home; for a script, also those of its interpreter. A program that is in no ``bin``
     is a file of its own."""
-    found: list[Path] = []
+    places: list[Path] = []
     programs = [each for each in (program, _interpreter(program)) if each]
     for path in map(Path, dict.fromkeys([*programs, *map(os.path.realpath, programs)])):
         within = path.parent.name == "bin"
-        found += [path.parent.parent / name for name in _INSTALLED] if within else [path]
-    return [path for path in found if path.exists()]
+        places += [path.parent.parent / name for name in _INSTALLED] if within else [path]
+    return [path for path in places if path.exists()]
 
 
 def _interpreter(program: str) -> str | None:

@@ -434,22 +434,22 @@ def as_json(task: Task) -> dict[str, Any]:
 def _whole_output(line: str) -> dict[str, Any] | None:
     """The JSON object of a line that has fields of `WorkflowOutput`; None of any other line."""
     try:
-        found = json.loads(line)
+        parsed = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and found.keys() & set(_FIELDS) else None
+    return parsed if isinstance(parsed, dict) and parsed.keys() & set(_FIELDS) else None
 
 
 def read_answer(line: str) -> WorkflowOutput:
     """Parse the last line of stdout: a JSON object with fields of `WorkflowOutput`, else plain text. Raises
     WorkflowFailed for an object with such fields and faults."""
-    found = _whole_output(line)
-    if found is None:
+    answer = _whole_output(line)
+    if answer is None:
         return WorkflowOutput(response=line)
-    if unknown := sorted(found.keys() - set(_FIELDS)):
+    if unknown := sorted(answer.keys() - set(_FIELDS)):
         raise _unreadable(f"has an unknown field {unknown[0]!r}; known: {', '.join(_FIELDS)}")
-    reward, is_success = found.get("reward"), found.get("is_success")
-    metrics, metadata = found.get("metrics") or {}, found.get("metadata") or {}
+    reward, is_success = answer.get("reward"), answer.get("is_success")
+    metrics, metadata = answer.get("metrics") or {}, answer.get("metadata") or {}
     if reward is not None and not _is_number(reward):
         raise _unreadable(f"has the reward {reward!r}; expected a number")
     if is_success is not None and not isinstance(is_success, bool):
@@ -459,7 +459,7 @@ def read_answer(line: str) -> WorkflowOutput:
     if not isinstance(metadata, dict):
         raise _unreadable("has metadata that is not an object")
     return WorkflowOutput(
-        None if reward is None else float(reward), found.get("response"), is_success, metadata, metrics
+        None if reward is None else float(reward), answer.get("response"), is_success, metadata, metrics
     )
 
 

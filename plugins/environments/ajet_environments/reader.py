@@ -49,6 +49,6 @@ class LibraryTasks(SelectingReader):
             "options": self.options,
             "variables": self.variables,
         }
-        for index, found in enumerate(list_tasks(about, self.count)):
+        for index, listed in enumerate(list_tasks(about, self.count)):
             environment = {**about, "index": index}
-            yield Task(found["id"], found["query"], metadata={**found["metadata"], FIELD: environment})
+            yield Task(listed["id"], listed["query"], metadata={**listed["metadata"], FIELD: environment})

@@ -208,12 +208,12 @@ def _numbered(request: Mapping[str, Any]) -> tuple[bytes, str]:
 def _answer(line: bytes | bytearray, own: str) -> dict[str, Any] | None:
     """What answers the request of an id; None for anything else."""
     try:
-        found = json.loads(line)
+        reply = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or found.pop("id", None) != own:
+    if not isinstance(reply, dict) or reply.pop("id", None) != own:
         return None
-    return found
+    return reply
 
 
 def _command(about: Mapping[str, Any]) -> list[str]:

@@ -25,10 +25,10 @@ def ajet_plugins() -> Iterable[type[Plugin]]:
 @hookimpl
 def ajet_doctor() -> Iterable[Finding]:
     """Which version of Harbor runs the trials."""
-    found = installed()
-    if found is None:
+    version = installed()
+    if version is None:
         return [Finding("workflow harbor", "Harbor is not installed", INSTALL, optional=True)]
-    return [Finding("workflow harbor", f"Harbor {found}")]
+    return [Finding("workflow harbor", f"Harbor {version}")]
 
 
 @hookimpl

@@ -40,10 +40,10 @@ def agent_settings(agent: str, model: str, endpoint: EpisodeEndpoint) -> dict[st
     """The fields of Harbor's agent configuration that connect an agent with an episode's model."""
     if agent in WITHOUT_MODEL:
         return {}
-    found = _agent_class(agent)
-    spec, provider = found.MODEL_CONNECTION, model.partition("/")[0]
+    cls = _agent_class(agent)
+    spec, provider = cls.MODEL_CONNECTION, model.partition("/")[0]
     shared = {**_OFFLINE, **_OF_AGENT.get(agent, {})}
-    if spec is None or not found.capabilities.base_url:  # one that reads variables, perhaps
+    if spec is None or not cls.capabilities.base_url:  # one that reads variables, perhaps
         return {"model_name": model, "env": {**endpoint.environment(), **shared}}
     # Clients differ in whether they add /v1: as the address does that Harbor gives this one otherwise.
     usual = spec.default_base_url(provider) or ""

@@ -74,8 +74,8 @@ def task_folders(path: Path) -> list[Path]:
         raise ConfigError(f"{path}: no such folder. Check the reader's `path`.")
     if (path / "task.toml").is_file():
         return [path.resolve()]
-    if found := sorted(folder.parent.resolve() for folder in path.glob("*/task.toml")):
-        return found
+    if folders := sorted(folder.parent.resolve() for folder in path.glob("*/task.toml")):
+        return folders
     raise ConfigError(
         f"{path}: neither this folder nor one in it has a task.toml. Check the reader's `path`."
     )

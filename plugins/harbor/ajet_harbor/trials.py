@@ -145,8 +145,8 @@ def _remove_now(engine: str, names: Sequence[str]) -> None:
         (("volume", "ls"), ("volume", "rm", "-f")),
     ):
         filters = [word for name in names for word in ("--filter", f"name={name}")]
-        found = subprocess.run([engine, *listing, "-q", *filters], capture_output=True, text=True)
-        if ids := found.stdout.split():
+        listed = subprocess.run([engine, *listing, "-q", *filters], capture_output=True, text=True)
+        if ids := listed.stdout.split():
             subprocess.run([engine, *removal, *ids], capture_output=True)
 
 

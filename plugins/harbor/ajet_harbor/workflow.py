@@ -232,18 +232,18 @@ def output_of(result: Any, kept: Path) -> WorkflowOutput:
 
 def seconds_of(result: Any) -> dict[str, float]:
     """How long each phase of a trial took."""
-    found = {}
+    seconds = {}
     for phase in _PHASES:
         timing = getattr(result, phase)
         if timing and timing.started_at and timing.finished_at:
-            found[f"seconds_{phase}"] = (timing.finished_at - timing.started_at).total_seconds()
-    return found
+            seconds[f"seconds_{phase}"] = (timing.finished_at - timing.started_at).total_seconds()
+    return seconds
 
 
 def _has(settings: Mapping[str, Any], key: str) -> bool:
-    found: Any = settings
+    value: Any = settings
     for name in key.split("."):
-        if not isinstance(found, Mapping) or name not in found:
+        if not isinstance(value, Mapping) or name not in value:
             return False
-        found = found[name]
+        value = value[name]
     return True

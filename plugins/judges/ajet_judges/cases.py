@@ -55,10 +55,10 @@ Test = Talk | TestedCall | Text
 def tests_of(task: Task, key: str, packages: bool) -> list[Test]:
     """The tests in a task's metadata. Raises ValueError, with the task's name, for what holds no test or cannot be run."""
     place = f"task {task.id!r}: metadata[{key!r}]"
-    found = task.metadata.get(key)
-    if found is None or found in ("", [], (), {}) or (isinstance(found, str) and not found.strip()):
-        raise ValueError(f"{place} is {'missing' if found is None else 'empty'}; {NEEDS}")
-    tests = list(_read(found, place, entry_point(task), packages))
+    given = task.metadata.get(key)
+    if given is None or given in ("", [], (), {}) or (isinstance(given, str) and not given.strip()):
+        raise ValueError(f"{place} is {'missing' if given is None else 'empty'}; {NEEDS}")
+    tests = list(_read(given, place, entry_point(task), packages))
     if not tests:
         raise ValueError(f"{place} holds no test; {NEEDS}")
     return tests
@@ -100,12 +100,12 @@ def setup_code(task: Task) -> str:
     return "\n".join("\n".join(part) if isinstance(part, list | tuple) else part for part in parts if part)
 
 
-def _read(found: Any, place: str, entry: str | None, packages: bool) -> Iterator[Test]:
-    if isinstance(found, str):
-        found = found.removeprefix("\ufeff")
-        if found.lstrip()[:1] in ("[", "{", '"'):
+def _read(given: Any, place: str, entry: str | None, packages: bool) -> Iterator[Test]:
+    if isinstance(given, str):
+        given = given.removeprefix("\ufeff")
+        if given.lstrip()[:1] in ("[", "{", '"'):
             try:
-                inside = json.loads(found)
+                inside = json.loads(given)
             except (ValueError, RecursionError):
                 pass
             else:
@@ -113,21 +113,21 @@ def _read(found: Any, place: str, entry: str | None, packages: bool) -> Iterator
                     raise ValueError(f"{place} is empty; {NEEDS}")
                 yield from _read(inside, place, entry, packages)
                 return
-        yield _text(found, place, packages)
-    elif isinstance(found, Mapping):
-        case = {key: value for key, value in found.items() if value is not None}
+        yield _text(given, place, packages)
+    elif isinstance(given, Mapping):
+        case = {key: value for key, value in given.items() if value is not None}
         wrapped = [key for key in WRAPPERS if key in case]
         inputs, outputs = (case.get(f"{name}s", case.get(name)) for name in ("input", "output"))
         if "call" in case or (
             not wrapped and not (isinstance(inputs, list | tuple) and isinstance(outputs, list | tuple))
         ):
-            yield _case(found, place, entry)
+            yield _case(given, place, entry)
         elif wrapped:
             yield from _read(case[wrapped[0]], f"{place}[{wrapped[0]!r}]", _name(case, entry), packages)
         else:
             yield from _columns(inputs, outputs, place, case)
-    elif isinstance(found, list | tuple):
-        for i, one in enumerate(found):
+    elif isinstance(given, list | tuple):
+        for i, one in enumerate(given):
             if isinstance(one, str):
                 yield _text(one, f"{place}[{i}]", packages)
             elif isinstance(one, Mapping):
@@ -135,7 +135,7 @@ def _read(found: Any, place: str, entry: str | None, packages: bool) -> Iterator
             else:
                 raise ValueError(f"{place}[{i}] is a {type(one).__name__}; {NEEDS}")
     else:
-        raise ValueError(f"{place} is a {type(found).__name__}; {NEEDS}")
+        raise ValueError(f"{place} is a {type(given).__name__}; {NEEDS}")
 
 
 def _columns(inputs: Any, outputs: Any, place: str, case: Mapping[str, Any]) -> Iterator[Test]:

@@ -61,19 +61,19 @@ def learn_command(
     endpoint = _endpoint(base_url, model, api_key_env, cache, sets)
     read = read_examples(examples)
     check_output("--output", output)
-    found = asyncio.run(
+    learned = asyncio.run(
         learn(read, endpoint, about=about, rounds=rounds, count=criteria, seed=seed, say=print)
     )
     heading = [
         "A rubric: what a good response does. Edit it freely; the judge reads it at the start of each run.",
         "A response meets a criterion or not. A negative weight is for what a good response avoids.",
     ]
-    write_rubric(output, found.rubric, heading)
+    write_rubric(output, learned.rubric, heading)
     print(
-        f"held-out pairs ranked correctly: {found.held_out:.0%}; cross-validated: {found.cross_validated:.0%}"
+        f"held-out pairs ranked correctly: {learned.held_out:.0%}; cross-validated: {learned.cross_validated:.0%}"
     )
-    print(f"judge model: {found.usage}")
-    print(f"rubric  {output}  {len(found.rubric.criteria)} criteria")
+    print(f"judge model: {learned.usage}")
+    print(f"rubric  {output}  {len(learned.rubric.criteria)} criteria")
 
 
 def _endpoint(

@@ -18,9 +18,9 @@ class Environment(Judge):
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
         value = output.metadata.get(self.score)
         if not isinstance(value, int | float):
-            found = "no" if value is None else f"a {type(value).__name__} in"
+            kind = "no" if value is None else f"a {type(value).__name__} in"
             raise ValueError(
-                f"the workflow's output has {found} metadata[{self.score!r}]; "
+                f"the workflow's output has {kind} metadata[{self.score!r}]; "
                 f"return WorkflowOutput(metadata={{{self.score!r}: …}}) with the environment's score"
             )
         return JudgeOutput(float(value), float(value) >= self.success)

@@ -82,5 +82,5 @@ def neutral(text: str) -> str:
     Joiners and variation selectors that a script or an emoji needs stay."""
     text = text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is not valid text
     text = _LINE_ENDS.sub("\n", text)
-    text = _HIDDEN.sub(lambda found: found[1] or "\ufffd", text)
+    text = _HIDDEN.sub(lambda match: match[1] or "\ufffd", text)
     return _CONTROL_TOKENS.sub(r"\g<0> ", text)

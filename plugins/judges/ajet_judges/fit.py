@@ -45,8 +45,8 @@ def fit(met: Float64, labels: Float64) -> Float64:
         best = np.argsort(-scores, kind="stable")[:WIDTH]
         beam = [rubrics[i] for i in best]
         visited += [(rubrics[i], scores[i] - PER_CRITERION * size) for i in best]
-    found = np.array([score for _, score in visited])
-    belief = np.exp(SHARPNESS * (found - found.max()))
+    achieved = np.array([score for _, score in visited])
+    belief = np.exp(SHARPNESS * (achieved - achieved.max()))
     weights = np.zeros(count)
     for (chosen, _), share in zip(visited, belief, strict=True):
         weights[list(chosen)] += share

@@ -123,13 +123,13 @@ async def learn(
                 state = _State([*state.criteria, *new], [*state.columns, *columns])
             if not state.criteria:
                 continue
-            found = _evaluated(state, labels, held, about, asker.spent)
+            learned = _evaluated(state, labels, held, about, asker.spent)
             say(
                 f"round {number}: {len(new)} new criteria, {len(state.criteria)} in all; "
-                f"{found.cross_validated:.0%} of pairs ranked correctly (cross-validated)"
+                f"{learned.cross_validated:.0%} of pairs ranked correctly (cross-validated)"
             )
-            if best is None or found.cross_validated >= best.cross_validated:
-                best = found
+            if best is None or learned.cross_validated >= best.cross_validated:
+                best = learned
         if best is None:
             raise ConfigError(
                 f"{endpoint.model}: proposed no usable criterion in {rounds} rounds. Use a stronger model."

@@ -10,33 +10,33 @@ from typing import Any
 _NUMBER = re.compile(r"(?<![\w.])([-+]?(?:[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)(?:[eE][-+]?[0-9]++)?+)(?![\w.])")
 
 
-def same_value(found: Any, expected: Any, tolerance: float) -> bool:
+def same_value(actual: Any, expected: Any, tolerance: float) -> bool:
     """Whether two JSON values are equal, floats up to the tolerance. True is not 1."""
-    if isinstance(found, bool) or isinstance(expected, bool):
-        return found is expected
-    if isinstance(found, float) or isinstance(expected, float):
-        numbers = isinstance(found, int | float) and isinstance(expected, int | float)
-        return numbers and _near(found, expected, tolerance)
-    if isinstance(found, list) and isinstance(expected, list):
-        pairs = zip(found, expected, strict=False)
-        return len(found) == len(expected) and all(same_value(f, e, tolerance) for f, e in pairs)
-    if isinstance(found, dict) and isinstance(expected, dict):
-        return found.keys() == expected.keys() and all(
-            same_value(found[key], value, tolerance) for key, value in expected.items()
+    if isinstance(actual, bool) or isinstance(expected, bool):
+        return actual is expected
+    if isinstance(actual, float) or isinstance(expected, float):
+        numbers = isinstance(actual, int | float) and isinstance(expected, int | float)
+        return numbers and _near(actual, expected, tolerance)
+    if isinstance(actual, list) and isinstance(expected, list):
+        pairs = zip(actual, expected, strict=False)
+        return len(actual) == len(expected) and all(same_value(f, e, tolerance) for f, e in pairs)
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        return actual.keys() == expected.keys() and all(
+            same_value(actual[key], value, tolerance) for key, value in expected.items()
         )
-    return bool(found == expected)
+    return bool(actual == expected)
 
 
-def same_output(found: str, expected: str, tolerance: float) -> bool:
+def same_output(actual: str, expected: str, tolerance: float) -> bool:
     """Whether two outputs are equal, but for white space at the ends of lines and of the text, and for decimals up to the tolerance."""
-    ours, theirs = _lines(found), _lines(expected)
+    ours, theirs = _lines(actual), _lines(expected)
     return len(ours) == len(theirs) and all(
         f == e or _same_line(f, e, tolerance) for f, e in zip(ours, theirs, strict=True)
     )
 
 
-def _same_line(found: str, expected: str, tolerance: float) -> bool:
-    ours, theirs = _NUMBER.split(found), _NUMBER.split(expected)
+def _same_line(actual: str, expected: str, tolerance: float) -> bool:
+    ours, theirs = _NUMBER.split(actual), _NUMBER.split(expected)
     if len(ours) != len(theirs):
         return False
     for i, (f, e) in enumerate(zip(ours, theirs, strict=True)):
@@ -57,14 +57,14 @@ def _read(number: str) -> float | int:
     return float(number) if _is_decimal(number) or len(number) > 300 else int(number)
 
 
-def _near(found: float, expected: float, tolerance: float) -> bool:
+def _near(actual: float, expected: float, tolerance: float) -> bool:
     """Up to ``tolerance``, absolute and relative, as judges of contests accept it; a whole number only absolutely, and one below a
     thousandth only relatively, because 1e-34 is not 6e-34."""
-    if found == expected or (found != found and expected != expected):
+    if actual == expected or (actual != actual and expected != expected):
         return True
     try:
         size = abs(float(expected))
-        difference = abs(float(found) - float(expected))
+        difference = abs(float(actual) - float(expected))
     except OverflowError:  # an integer above 1e308
         return False
     if math.isinf(size) or not size:

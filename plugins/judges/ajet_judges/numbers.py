@@ -156,17 +156,17 @@ def last_boxes(text: str) -> str | None:
 def _boxes(text: str) -> list[tuple[int, int, int]]:
     """(start, start of the content, end of the content) of each box, ordered by the start of the content."""
     open_braces: list[re.Match[str]] = []
-    found = []
+    boxes = []
     for token in BRACE.finditer(text):
         if token[0].endswith("{"):
             open_braces.append(token)
         elif open_braces:
             opened = open_braces.pop()
             if len(opened[0]) > 1:  # not only a brace, so a box
-                found.append((opened.start(), opened.end(), token.start()))
+                boxes.append((opened.start(), opened.end(), token.start()))
     cut = [token for token in open_braces if len(token[0]) > 1][-1:]
-    found += [(token.start(), token.end(), len(text)) for token in cut]
-    return sorted(found, key=lambda box: box[1])
+    boxes += [(token.start(), token.end(), len(text)) for token in cut]
+    return sorted(boxes, key=lambda box: box[1])
 
 
 def _formula_around(text: str, position: int) -> str | None:

@@ -80,11 +80,11 @@ class Math(Judge):
         box = last_boxes(response) if expected is None else last_box(response)
         stated = response if box is None else box
         if expected is not None:
-            found = final_number(response)
+            number = final_number(response)
             # From its decimal notation: a tolerance of 0.1 is exactly a tenth, not the nearest double.
-            if found is not None and found.equals(expected, Fraction(str(self.tolerance))):
+            if number is not None and number.equals(expected, Fraction(str(self.tolerance))):
                 return True
-            if found is not None and box is not None:
+            if number is not None and box is not None:
                 return False
             if not MAYBE_MORE.search(response):
                 return None  # only words and other numbers: the value cannot be there in another notation
@@ -130,5 +130,5 @@ class MathLLM(AskingJudge, Math):
         if right is not None and not unlike(reference, response):
             return verdict(right)
         about = {"TASK": task_text(task), "REFERENCE": reference, "RESPONSE": response}
-        found, usage = await self.ask(Question(INSTRUCTIONS, about, Equivalence))
-        return JudgeOutput(float(found.equivalent), found.equivalent, usage.metrics())
+        judged, usage = await self.ask(Question(INSTRUCTIONS, about, Equivalence))
+        return JudgeOutput(float(judged.equivalent), judged.equivalent, usage.metrics())

@@ -133,8 +133,8 @@ def _awaited(function: Callable[[], Any]) -> None:
 
 def _doctest(source: str, space: dict[str, Any]) -> bool:
     test = doctest.DocTestParser().get_doctest(source, space, "tests", None, 0)
-    found = doctest.DocTestRunner(verbose=False).run(test, out=lambda _: None, clear_globs=False)
-    return found.attempted > 0 and found.failed == 0
+    counts = doctest.DocTestRunner(verbose=False).run(test, out=lambda _: None, clear_globs=False)
+    return counts.attempted > 0 and counts.failed == 0
 
 
 def _pytest(source: str) -> bool:

@@ -46,10 +46,10 @@ class Symbolic:
                     return None
                 raise
             self._idle.append(process)
-        found = json.loads(answer_line)
-        if not found["gold"]:
+        reply = json.loads(answer_line)
+        if not reply["gold"]:
             raise ValueError("is neither a number nor an expression")
-        return bool(found["equal"])
+        return bool(reply["equal"])
 
     async def close(self) -> None:
         """Stop all idle processes. A busy process stops when its comparison is cancelled or times out."""

@@ -13,14 +13,14 @@ def expected_text(task: Task, key: str) -> str:
     not in the agent."""
     value = task.metadata.get(key)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        found = "no" if value is None else f"a {type(value).__name__} in"
+        kind = "no" if value is None else f"a {type(value).__name__} in"
         there = (
             f"{nearest(key, task.metadata)}. Its fields: {', '.join(task.metadata) or 'none'}"
             if value is None
             else ""
         )
         raise ValueError(
-            f"task {task.id!r} has {found} metadata[{key!r}]; the judge needs text or a number{there}"
+            f"task {task.id!r} has {kind} metadata[{key!r}]; the judge needs text or a number{there}"
         )
     text = str(value)
     if not text.strip():

@@ -87,9 +87,9 @@ class Proc:
 
     def look(self) -> Use:
         """What is used now."""
-        found = list(self._wanted())
-        cpu = sum(process.cpu for process in found) + _cpu_of_children() - self._waited_for
-        folders = [process.folder for process in found if process.folder]
+        processes = list(self._wanted())
+        cpu = sum(process.cpu for process in processes) + _cpu_of_children() - self._waited_for
+        folders = [process.folder for process in processes if process.folder]
         with _seeing_as(self._owner):
             return Use(self._memory(folders) + self._in_files(), cpu, len(folders))
 
@@ -134,14 +134,14 @@ def process_table() -> list[Process]:
         names = os.listdir("/proc")
     except OSError:
         return []
-    found = []
+    processes = []
     for name in names:
         if name.isdigit():
             try:
-                found.append(_process(int(name)))
+                processes.append(_process(int(name)))
             except OSError:  # it has just ended
                 continue
-    return found
+    return processes
 
 
 def descendants() -> list[Process]:
@@ -149,12 +149,12 @@ def descendants() -> list[Process]:
     children: dict[int, list[Process]] = {}
     for process in process_table():
         children.setdefault(process.parent, []).append(process)
-    found, parents = list[Process](), [os.getpid()]
+    processes, parents = list[Process](), [os.getpid()]
     while parents:
         started = children.pop(parents.pop(), [])
-        found += started
+        processes += started
         parents += [process.pid for process in started]
-    return found
+    return processes
 
 
 def _process(pid: int) -> Process:
@@ -177,19 +177,19 @@ def _alive(folder: str) -> bool:
 def _buffers(folder: str) -> dict[str, int]:
     """Maximum bytes in each socket, pipe and event queue that a process has open, by a name that is the same in all
     processes that share it."""
-    found = {}
+    sizes = {}
     for file in os.listdir(f"{folder}/fd"):
         try:
             name = os.readlink(f"{folder}/fd/{file}")
         except FileNotFoundError:  # just closed
             continue
         if name.startswith("socket:"):
-            found[name] = _SOCKET
+            sizes[name] = _SOCKET
         elif name.startswith("pipe:"):
-            found[name] = _PIPE
+            sizes[name] = _PIPE
         elif name == "anon_inode:[eventpoll]":
-            found[f"{folder}/{file}"] = _EPOLL
-    return found
+            sizes[f"{folder}/{file}"] = _EPOLL
+    return sizes
 
 
 @contextmanager

@@ -106,11 +106,11 @@ def build(job: dict[str, Any], owner: int | None) -> None:
 
 def _outermost(paths: Iterable[str]) -> list[str]:
     """The existing paths, without those inside other ones."""
-    found: list[str] = []
+    outermost: list[str] = []
     for path in sorted({os.path.normpath(p) for p in paths if os.path.exists(p)}):
-        if not any(path.startswith(f"{outer}/") for outer in found if not os.path.islink(outer)):
-            found.append(path)
-    return found
+        if not any(path.startswith(f"{outer}/") for outer in outermost if not os.path.islink(outer)):
+            outermost.append(path)
+    return outermost
 
 
 def _show(path: str, *, read_only: bool = True) -> None:

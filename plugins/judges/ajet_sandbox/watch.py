@@ -41,9 +41,9 @@ def watch(job: dict[str, Any], program: int, meter: Meter, lifeline: int | None 
         status = _ended(program)
         using = meter.look()
         peak = max(peak, using.memory)
-        found: dict[str, Any] = {"memory": peak, "mechanism": meter.mechanism}
+        measured: dict[str, Any] = {"memory": peak, "mechanism": meter.mechanism}
         if status is not None:
-            return found | _outcome(status, job, using, meter)
+            return measured | _outcome(status, job, using, meter)
         if using.cpu > job["cpu_seconds"]:
             using = (
                 meter.look()
@@ -55,19 +55,19 @@ def watch(job: dict[str, Any], program: int, meter: Meter, lifeline: int | None 
             ("time", time.monotonic() - started, job["seconds"]),
         ):
             if value > limit:
-                return found | {"cause": cause}
+                return measured | {"cause": cause}
         if lifeline is None:
             time.sleep(LOOK)
         elif select.select([lifeline], [], [], LOOK)[0] and not os.read(lifeline, 1):
-            return found | {"cause": "stopped"}
+            return measured | {"cause": "stopped"}
 
 
 def _ended(program: int) -> int | None:
     """The program's wait status if it has ended; other children are reaped. -1 if it is no longer a child of this process."""
     try:
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            if found[0] == program:
-                return found[1]
+        while (child := os.waitpid(-1, os.WNOHANG))[0]:
+            if child[0] == program:
+                return child[1]
     except ChildProcessError:
         return -1
     return None

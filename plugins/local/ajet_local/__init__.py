@@ -42,10 +42,10 @@ def ajet_doctor() -> Iterable[tuple[str, str, str] | Finding]:
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     instructions = native_bfloat16() if device == "cpu" else ""
     native = f", bfloat16 by {instructions}" if instructions else ""
-    found: list[tuple[str, str, str] | Finding] = [
+    findings: list[tuple[str, str, str] | Finding] = [
         ("local backbone", f"torch {version}, device {device}, {torch.get_num_threads()} threads{native}", "")
     ]
-    found.append(
+    findings.append(
         (
             "models",
             "smollm2 and smollm2-tools, 93 MB on first use; starter and calculator, trained here from scratch",
@@ -53,12 +53,12 @@ def ajet_doctor() -> Iterable[tuple[str, str, str] | Finding]:
         )
     )
     if device == "cpu" and (load := crowded()):
-        found.append(
+        findings.append(
             Finding("load", load, "other programs compute, and runs beside them take longer", optional=True)
         )
     from ajet_local.modeling import failing_kernels
 
     for name in failing_kernels():
         remedy = f"models with recurrent layers cannot be computed without an NVIDIA GPU while it is there: pip uninstall {name}"
-        found.append(Finding(name, importlib.metadata.version(name), remedy, optional=True))
-    return found
+        findings.append(Finding(name, importlib.metadata.version(name), remedy, optional=True))
+    return findings

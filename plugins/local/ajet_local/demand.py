@@ -148,10 +148,10 @@ def fit(demand: Demand, limit: int, given: GivenSizes, *, shared: bool) -> Deman
     options = (False, True) if given.checkpointing is None else (given.checkpointing,)
     for fewest in (USEFUL_TOKENS, FEWEST_TOKENS):
         for option in options:
-            found = _sized(demand.checkpointed(option), limit, given, fewest, limit // (4 if shared else 2))
-            if found.total <= limit:
-                return found
-    return found
+            sized = _sized(demand.checkpointed(option), limit, given, fewest, limit // (4 if shared else 2))
+            if sized.total <= limit:
+                return sized
+    return sized
 
 
 def _sized(demand: Demand, limit: int, given: GivenSizes, fewest: int, most_cache: int) -> Demand:

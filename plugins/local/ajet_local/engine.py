@@ -218,10 +218,10 @@ class LocalEngine:
                 }
                 if "inputs_embeds" in inputs:
                     part["inputs_embeds"] = inputs["inputs_embeds"][:, begin:end]
-                found = predict(self.model, **part, **with_cache(self.model, cache))[0]
+                predictions = predict(self.model, **part, **with_cache(self.model, cache))[0]
                 targets = tokens[begin + 1 : end + 1]
                 temperatures = torch.full_like(targets, temperature or 1.0, dtype=torch.float32)
-                logprobs, _ = found.logprobs(targets, temperatures)
+                logprobs, _ = predictions.logprobs(targets, temperatures)
                 scored.append(logprobs.float().cpu().numpy())
         whole = np.concatenate(scored)
         whole[ids < 0] = np.nan
@@ -233,9 +233,9 @@ class LocalEngine:
         sight = Sight.of(self.model)
         if sight is None:
             return {"input_ids": torch.as_tensor(ids, dtype=torch.long, device=self.model.device)[None]}
-        found = places(ids, sight.placed(images), sight.mrope)
-        embeds = sight.embedded(ids[None], found.rows[None], sight.features(images))
-        return {"inputs_embeds": embeds, "position_ids": sight.positions(found.positions[:, None])}
+        at = places(ids, sight.placed(images), sight.mrope)
+        embeds = sight.embedded(ids[None], at.rows[None], sight.features(images))
+        return {"inputs_embeds": embeds, "position_ids": sight.positions(at.positions[:, None])}
 
     async def close(self) -> None:
         """Stop the worker. Open requests fail with RuntimeError. Closing twice is allowed."""

@@ -106,8 +106,8 @@ def _scales_positions(content: GGUFReader) -> bool:
 
 def _has_plain_positions(config: Any) -> bool:
     """Whether a configuration scales no rotary frequencies; some, such as Gemma 3's, have parameters for each kind of layer."""
-    found = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    kinds = [kind for kind in found.values() if isinstance(kind, dict)] or [found]
+    parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    kinds = [kind for kind in parameters.values() if isinstance(kind, dict)] or [parameters]
     return all(kind.get("rope_type", "default") == "default" for kind in kinds)
 
 

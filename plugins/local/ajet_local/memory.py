@@ -103,7 +103,7 @@ def _of_states(model: Any) -> dict[str, Any]:
 def _saved(model: Any) -> tuple[CachedRows, int]:
     """A pass over one context, and how many bytes autograd saves of each of its tokens."""
     weights = {StorageWeakRef(p.untyped_storage()) for p in model.parameters()}
-    found = []
+    sizes = []
     for tokens in (PROBED, 2 * PROBED, 3 * PROBED):
         saved: dict[StorageWeakRef, torch.UntypedStorage] = {}
 
@@ -115,8 +115,8 @@ def _saved(model: Any) -> tuple[CachedRows, int]:
         rows = CachedRows(model, [EMPTY])
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             rows.logits(torch.zeros(1, tokens, dtype=torch.long, device=model.device))
-        found.append(sum(storage.nbytes() for of, storage in saved.items() if of not in weights))
-    first, second = found[1] - found[0], found[2] - found[1]
+        sizes.append(sum(storage.nbytes() for of, storage in saved.items() if of not in weights))
+    first, second = sizes[1] - sizes[0], sizes[2] - sizes[1]
     # Attention on ``meta`` saves all pairs of tokens, which kernels elsewhere do not: without what is quadratic.
     return rows, (first - 3 * (second - first) // 2) // PROBED
 

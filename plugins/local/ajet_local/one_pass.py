@@ -72,8 +72,8 @@ def check_rows(model: Any) -> None:
     ids[1][7:] = _ids(model, 7, 1)
     try:
         with torch.no_grad():
-            found = trained_tokens(model, [_sample(row, 6) for row in ids]).new
-        ends = zip(ids, found.cpu().split([len(row) - 6 for row in ids]), strict=True)
+            computed = trained_tokens(model, [_sample(row, 6) for row in ids]).new
+        ends = zip(ids, computed.cpu().split([len(row) - 6 for row in ids]), strict=True)
         reason = next(filter(None, (_difference(model, [row], [6], logprobs) for row, logprobs in ends)), "")
     except Exception as error:  # an architecture may raise anything for arguments that it does not know
         reason = first_line(error)
@@ -122,8 +122,8 @@ def _difference_of_sampling(make: Callable[[], Scheduler], model: Any) -> str:
         completions = _sampled(scheduler, [prompts[0], *prompts, prompts[0]], 3)
         completions += _sampled(scheduler, [np.append(c.context(), prompts[2]) for c in completions[1:3]], 2)
         rows = [c.context() for c in completions]
-        found = torch.tensor([lp for c in completions for lp in c.logprobs])
-        return _difference(model, rows, [len(c.request.prompt_ids) for c in completions], found)
+        logprobs = torch.tensor([lp for c in completions for lp in c.logprobs])
+        return _difference(model, rows, [len(c.request.prompt_ids) for c in completions], logprobs)
     except Exception as error:
         return first_line(error)
 
@@ -139,12 +139,12 @@ def _sampled(scheduler: Scheduler, prompts: Sequence[Int32], count: int) -> list
     return completions
 
 
-def _difference(model: Any, rows: Sequence[Int32], begins: Sequence[int], found: torch.Tensor) -> str:
-    """How the logprobs ``found`` of the tokens of rows, from ``begins`` on, differ from those of a plain pass; "" if they do not."""
+def _difference(model: Any, rows: Sequence[Int32], begins: Sequence[int], actual: torch.Tensor) -> str:
+    """How the logprobs ``actual`` of the tokens of rows, from ``begins`` on, differ from those of a plain pass; "" if they do not."""
     plain = zip(_plain(model, rows), begins, strict=True)
     right = torch.cat([logprobs[begin - 1 :] for logprobs, begin in plain])
     forgotten = _plain(model, [rows[0][begins[0] - 1 :]])[0]
-    off = (found.to(right) - right).abs()
+    off = (actual.to(right) - right).abs()
     scale = (forgotten - right[: len(forgotten)]).abs().mean()
     exact = torch.finfo(model.dtype).eps < 1e-6 and not torch.is_autocast_enabled(model.device.type)
     if exact and not (off / right.abs().clamp(min=1)).max() <= EXACT:
@@ -163,8 +163,8 @@ def _plain(model: Any, rows: Sequence[Int32]) -> list[torch.Tensor]:
     ids = ids.to(model.device)
     logits = model(input_ids=ids[:, :-1], use_cache=False).logits
     logprobs = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
-    found = logprobs.gather(2, ids[:, 1:, None])[..., 0].cpu()
-    return [own[: len(tokens) - 1] for own, tokens in zip(found, rows, strict=True)]
+    of_tokens = logprobs.gather(2, ids[:, 1:, None])[..., 0].cpu()
+    return [own[: len(tokens) - 1] for own, tokens in zip(of_tokens, rows, strict=True)]
 
 
 def _ids(model: Any, count: int, seed: int) -> Int32:

@@ -50,19 +50,19 @@ class Batch:
         slots and nodes."""
         sight = images.sight if images else None
         ids = np.empty(self._size, dtype=np.int64)
-        found = Places(
+        places = Places(
             np.empty((3 if sight and sight.mrope else 1, self._size), np.int64), np.full_like(ids, -1)
         )
         ids[: len(self.running)] = [c.next_token for c in self.running]
-        found.positions[:, : len(self.running)] = [c.length + c.shift for c in self.running]
+        places.positions[:, : len(self.running)] = [c.length + c.shift for c in self.running]
         for chunk in self.chunks:
             node = chunk.node
             ids[chunk.span] = node.ids[node.filled : node.filled + chunk.count]
             if images:
                 of_chunk = images.places(chunk)
-                found.positions[:, chunk.span], found.rows[chunk.span] = of_chunk.positions, of_chunk.rows
+                places.positions[:, chunk.span], places.rows[chunk.span] = of_chunk.positions, of_chunk.rows
             else:
-                found.positions[0, chunk.span] = np.arange(chunk.count) + node.start + node.filled
+                places.positions[0, chunk.span] = np.arange(chunk.count) + node.start + node.filled
         decoding, start = [], 0
         for bank in self.banks:
             decoding.append(Decoding(bank, start))
@@ -71,9 +71,9 @@ class Batch:
         tokens = torch.from_numpy(ids).to(device)
         if images and (ids < 0).any():
             features = images.features(adapter, dict.fromkeys(ids[ids < 0].tolist()))
-            tokens = images.sight.embedded(ids, found.rows, features)
+            tokens = images.sight.embedded(ids, places.rows, features)
         positions = (
-            sight.positions(found.positions) if sight else torch.from_numpy(found.positions[0]).to(device)
+            sight.positions(places.positions) if sight else torch.from_numpy(places.positions[0]).to(device)
         )
         return forward(
             model,

@@ -98,14 +98,14 @@ def _each(
     compute: Callable[[MicroBatch], torch.Tensor],
 ) -> list[Float32]:
     """For each sample float32[T]: what ``compute`` finds for its trained tokens, NaN for other tokens."""
-    found: dict[int, Float32] = {}
+    by_sample: dict[int, Float32] = {}
     for micro_batch in plan(model, samples, max_tokens):
         flat = compute(micro_batch).cpu().numpy()
         ends = np.cumsum([sample.mask.sum() for sample in micro_batch.samples])
         for sample, numbers in zip(micro_batch.samples, np.split(flat, ends[:-1]), strict=True):
-            found[id(sample)] = np.full(len(sample.token_ids), np.nan, dtype=np.float32)
-            found[id(sample)][sample.mask] = numbers
-    return [found[id(sample)] for sample in samples]
+            by_sample[id(sample)] = np.full(len(sample.token_ids), np.nan, dtype=np.float32)
+            by_sample[id(sample)][sample.mask] = numbers
+    return [by_sample[id(sample)] for sample in samples]
 
 
 class _PassCost:

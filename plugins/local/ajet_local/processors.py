@@ -67,5 +67,5 @@ def _processor_class(model_type: str) -> type[Any]:
     name = PROCESSOR_MAPPING_NAMES.get(model_type)
     if name is None:
         raise ValueError(f"transformers has no processor for {model_type!r}")
-    found: type[Any] = getattr(transformers, name)
-    return found
+    cls: type[Any] = getattr(transformers, name)
+    return cls

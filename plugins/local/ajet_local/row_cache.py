@@ -86,11 +86,11 @@ class CachedRows:
         if min(self.lengths) < self.width:
             columns = torch.arange(self.width + count, device=device)
             inputs["attention_mask"] = (columns >= self.width - lengths).long()
-        found: torch.Tensor = self.model(
+        logits: torch.Tensor = self.model(
             input_ids=ids, **inputs, **with_cache(self.model, self.cache), logits_to_keep=1
         ).logits[:, -1]
         self.lengths = [length + count for length in self.lengths]
-        return found
+        return logits
 
     def __getitem__(self, index: int) -> CachedRow:
         """A context. Its tensors are those of the cache, which the next pass may change."""
@@ -109,8 +109,8 @@ class CachedRows:
 
 
 def _states(layer: Any, name: str, own: slice) -> dict[int, torch.Tensor]:
-    found = getattr(layer, name, None) or {}
-    return {index: state[own] for index, state in found.items() if state is not None}
+    states = getattr(layer, name, None) or {}
+    return {index: state[own] for index, state in states.items() if state is not None}
 
 
 def _fill(cache: Any, index: int, rows: Sequence[Stored], width: int) -> None:

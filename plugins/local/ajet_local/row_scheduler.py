@@ -197,12 +197,12 @@ class RowScheduler(Scheduler):
             for prompt in [rest[0], *sorted(rest[1:], key=lambda p: p.missing)]:
                 if left < most:
                     break
-                computed, found = self._advance(adapter, prompt, most)
+                computed, last_logits = self._advance(adapter, prompt, most)
                 left -= computed
-                if found is not None:
+                if last_logits is not None:
                     done.append(prompt)
                     answered += prompt.waiting
-                    logits.append(found.expand(len(prompt.waiting), -1))
+                    logits.append(last_logits.expand(len(prompt.waiting), -1))
         if not answered:
             return
         self._answer(answered, torch.cat(logits), version)

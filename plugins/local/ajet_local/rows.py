@@ -81,13 +81,13 @@ def trained_tokens(
         model(**inputs(slice(1), slice(shared)), **with_cache(model, cache), logits_to_keep=1)
         cache.batch_repeat_interleave(len(samples))
     wanted, index = np.unique(columns - 1 - shared, return_inverse=True)
-    found = predict(
+    predictions = predict(
         model,
         **inputs(slice(None), slice(shared, None)),
         **with_cache(model, cache),
         logits_to_keep=torch.as_tensor(wanted, device=device),
     )[torch.as_tensor(rows, device=device), torch.as_tensor(index, device=device)]
-    return TrainedTokens.of(samples, found, needs, head)
+    return TrainedTokens.of(samples, predictions, needs, head)
 
 
 def _inputs(
@@ -100,9 +100,9 @@ def _inputs(
         return lambda rows, columns: {"input_ids": plain[rows, columns]}
     images = images_in(s.images for s in samples)
     placed, features = sight.placed(images), sight.features(images)
-    found = [places(row, placed, sight.mrope) for row in ids]
-    of_images = np.stack([p.rows for p in found])
-    positions = sight.positions(np.stack([p.positions for p in found], axis=1))
+    by_row = [places(row, placed, sight.mrope) for row in ids]
+    of_images = np.stack([p.rows for p in by_row])
+    positions = sight.positions(np.stack([p.positions for p in by_row], axis=1))
     return lambda rows, columns: {
         "inputs_embeds": sight.embedded(ids[rows, columns], of_images[rows, columns], features),
         "position_ids": positions[..., rows, columns],

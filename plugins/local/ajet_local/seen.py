@@ -45,8 +45,8 @@ class CachedFeatures:
         node = chunk.node
         before = [part.ids for part in node.path()][:0:-1]
         end = node.filled + chunk.count
-        found = places(np.concatenate([*before, node.ids[:end]]), self._placed, self.sight.mrope)
-        return Places(found.positions[:, -chunk.count :], found.rows[-chunk.count :])
+        at = places(np.concatenate([*before, node.ids[:end]]), self._placed, self.sight.mrope)
+        return Places(at.positions[:, -chunk.count :], at.rows[-chunk.count :])
 
     def features(self, adapter: str | None, tokens: Iterable[int]) -> dict[int, torch.Tensor]:
         """The features float[count, H] of images, by token, with the active adapter."""
@@ -56,11 +56,11 @@ class CachedFeatures:
             self._features[adapter, token] = made
         for token in wanted:
             self._features.move_to_end((adapter, token))
-        found = {token: self._features[adapter, token] for token in wanted}
+        features = {token: self._features[adapter, token] for token in wanted}
         size = sum(made.nbytes for made in self._features.values())
         while size > MOST_BYTES and len(self._features) > 1:
             size -= self._features.popitem(last=False)[1].nbytes
-        return found
+        return features
 
     def clear(self) -> None:
         """Drop all features, because the weights changed."""

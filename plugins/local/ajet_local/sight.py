@@ -48,8 +48,8 @@ class Places:
 
 def vision_of_model(model: Any) -> Vision | None:
     """How a model sees images; None if it reads only text."""
-    found: Vision | None = getattr(model, ATTRIBUTE, None)
-    return found
+    vision: Vision | None = getattr(model, ATTRIBUTE, None)
+    return vision
 
 
 def places(ids: Int32, placed: Mapping[int, Placed], mrope: bool) -> Places:
@@ -95,9 +95,9 @@ def tree_places(ids: Int32, parents: Int32, placed: Mapping[int, Placed], mrope:
             run = starts[int(np.searchsorted(starts, parent, "right")) - 1]
             before = paths[run][: len(paths[run]) - (int(paths[run][-1]) - parent)]
         path = paths[start] = np.concatenate([before, np.arange(start, stop)])
-        found = places(ids[path], placed, mrope)
-        positions[:, start:stop] = found.positions[:, len(before) :]
-        rows[start:stop] = found.rows[len(before) :]
+        at = places(ids[path], placed, mrope)
+        positions[:, start:stop] = at.positions[:, len(before) :]
+        rows[start:stop] = at.rows[len(before) :]
     return Places(positions, rows)
 
 
@@ -127,9 +127,11 @@ class Sight:
         ids = torch.tensor([[0, *[self.vision.placeholder] * seen.count, 0]])
         kinds = (ids == self.vision.placeholder).int()
         grid = torch.as_tensor(seen.inputs["image_grid_thw"])
-        found = self.model.model.get_rope_index(ids, mm_token_type_ids=kinds, image_grid_thw=grid)[0][:, 0]
-        offsets = (found[:, 1:-1] - 1).numpy().astype(np.int64)
-        return Placed(seen.count, offsets, int(found[0, -1]) - 1)
+        positions = self.model.model.get_rope_index(ids, mm_token_type_ids=kinds, image_grid_thw=grid)[0][
+            :, 0
+        ]
+        offsets = (positions[:, 1:-1] - 1).numpy().astype(np.int64)
+        return Placed(seen.count, offsets, int(positions[0, -1]) - 1)
 
     def features(self, images: Sequence[Image]) -> dict[int, torch.Tensor]:
         """float[count, H] for each image, by its token; gradients flow into the model's vision tower."""
@@ -137,7 +139,7 @@ class Sight:
         # Arrays of patches can be computed together, those of tiles image by image.
         together = bool(seen) and all(s.inputs["pixel_values"].ndim == 2 for s in seen)
         groups = [list(range(len(seen)))] if together else [[i] for i in range(len(seen))]
-        found: dict[int, torch.Tensor] = {}
+        features: dict[int, torch.Tensor] = {}
         for group in groups:
             names = seen[group[0]].inputs
             inputs = {n: self._tensor(np.concatenate([seen[i].inputs[n] for i in group])) for n in names}
@@ -150,8 +152,8 @@ class Sight:
                 raise AjetError(
                     f"the model computes {len(flat)} features for {sum(counts)} placeholders of images"
                 )
-            found |= {images[i].token: part for i, part in zip(group, flat.split(counts), strict=True)}
-        return found
+            features |= {images[i].token: part for i, part in zip(group, flat.split(counts), strict=True)}
+        return features
 
     def embedded(
         self, ids: npt.NDArray[Any], rows: Int64, features: Mapping[int, torch.Tensor]
@@ -170,9 +172,9 @@ class Sight:
         chosen = table[torch.as_tensor(index, device=table.device)].to(embeds.dtype)
         return embeds.index_put(tuple(torch.as_tensor(w, device=embeds.device) for w in where), chosen)
 
-    def positions(self, found: Int64) -> torch.Tensor:
+    def positions(self, positions: Int64) -> torch.Tensor:
         """Positions int64[3, ...] or int64[1, ...] as the model takes them."""
-        return torch.as_tensor(found if self.mrope else found[0], device=self.model.device)
+        return torch.as_tensor(positions if self.mrope else positions[0], device=self.model.device)
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         tensor = torch.as_tensor(array, device=self.model.device)
@@ -182,13 +184,13 @@ class Sight:
 def images_in(groups: Iterable[Sequence[Image]]) -> list[Image]:
     """Images that occur in several groups, each once. Raises AjetError if two of them have one token, as images of different runs
     may."""
-    found: dict[int, Image] = {}
+    by_token: dict[int, Image] = {}
     for image in (image for group in groups for image in group):
-        if found.setdefault(image.token, image).ref != image.ref:
+        if by_token.setdefault(image.token, image).ref != image.ref:
             raise AjetError(
                 "two images of different runs have the same token; train these runs in separate jobs"
             )
-    return list(found.values())
+    return list(by_token.values())
 
 
 @torch.no_grad()
@@ -204,10 +206,10 @@ def check_sight(model: Any) -> None:
     text = model.get_input_embeddings().num_embeddings
     around = [i % min(text, 50) for i in (3, 5, 7)]
     ids = np.array([*around, *seen.ids.tolist(), *around], np.int32)
-    found = places(ids, sight.placed([image]), sight.mrope)
-    embeds = sight.embedded(ids[None], found.rows[None], sight.features([image]))
+    at = places(ids, sight.placed([image]), sight.mrope)
+    embeds = sight.embedded(ids[None], at.rows[None], sight.features([image]))
     ours = model(
-        inputs_embeds=embeds, position_ids=sight.positions(found.positions[:, None]), use_cache=False
+        inputs_embeds=embeds, position_ids=sight.positions(at.positions[:, None]), use_cache=False
     ).logits[0, -3:]
     plain = torch.tensor([sight.vision.plain(ids.tolist())], device=model.device)
     kinds = (plain == sight.vision.placeholder).int()

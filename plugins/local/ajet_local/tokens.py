@@ -34,11 +34,11 @@ class TrainedTokens(LossTokens):
     def of(
         cls,
         samples: Sequence[Sample],
-        found: Predictions,
+        predictions: Predictions,
         needs: Collection[Need] = (),
         critic: ValueHead | None = None,
     ) -> Self:
-        """The trained tokens of ``samples``, where ``found`` are the predictions of each, and ``critic`` that of their values.
+        """The trained tokens of ``samples``, where ``predictions`` are the predictions of each, and ``critic`` that of their values.
         Gradients flow from ``new``, ``entropy`` and ``values`` into the model and the critic.
 
         ``new[i] = log_softmax(logits / temperature)[token]`` in float32, or in the type of the logits if that is more
@@ -46,7 +46,7 @@ class TrainedTokens(LossTokens):
         the samples have no ``before``, it is ``new``: the weights have not changed yet.
         """
 
-        device = found.states.device
+        device = predictions.states.device
 
         def flat(arrays: Sequence[np.ndarray]) -> torch.Tensor:
             parts = [array[s.mask] for array, s in zip(arrays, samples, strict=True)]
@@ -59,7 +59,7 @@ class TrainedTokens(LossTokens):
         temperatures = flat([_temperatures(s) for s in samples])
         tokens = flat([s.token_ids for s in samples]).long()
         support = _support(samples, device)
-        new, entropy = found.logprobs(tokens, temperatures, support, entropy="entropy" in needs)
+        new, entropy = predictions.logprobs(tokens, temperatures, support, entropy="entropy" in needs)
         before = optional([s.before for s in samples]) if "before" in needs else None
         return cls(
             new=new,
@@ -71,10 +71,10 @@ class TrainedTokens(LossTokens):
             reference=optional([s.reference for s in samples]) if "reference" in needs else None,
             entropy=entropy,
             pairs=torch.as_tensor(pair_numbers(samples), device=device) if "pairs" in needs else None,
-            values=None if critic is None else critic(found.states),
+            values=None if critic is None else critic(predictions.states),
             old_values=optional([s.values for s in samples]) if "values" in needs else None,
             returns=optional([s.returns for s in samples]) if "values" in needs else None,
-            found=found if "teacher" in needs else None,
+            found=predictions if "teacher" in needs else None,
             temperatures=temperatures if "teacher" in needs else None,
         )
 
@@ -114,11 +114,11 @@ class TrainedTokens(LossTokens):
 def likeliest(logprobs: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """float32[N, K + 1]: the logprobs of the ``chosen`` tokens, int64[N, K], and that of all others together; without the latter if
     there are no others."""
-    found = logprobs.gather(1, chosen)
+    picked = logprobs.gather(1, chosen)
     if chosen.shape[1] == logprobs.shape[1]:
-        return found
-    together = found.logsumexp(1, keepdim=True).clamp(max=-torch.finfo(found.dtype).eps)
-    return torch.cat([found, (-together.expm1()).log()], 1)
+        return picked
+    together = picked.logsumexp(1, keepdim=True).clamp(max=-torch.finfo(picked.dtype).eps)
+    return torch.cat([picked, (-together.expm1()).log()], 1)
 
 
 def _support(samples: Sequence[Sample], device: torch.device) -> Support | None:

@@ -239,16 +239,16 @@ class LocalTrainer:
         missing = [i for i in live if samples[i].reference is None]
         if "reference" in batch.needs and missing:
             lacking = [samples[i] for i in missing]
-            found = self._of_reference(lambda network: score(network, lacking, self.micro_batch_tokens))
-            for i, logprobs in zip(missing, found, strict=True):
+            scored = self._of_reference(lambda network: score(network, lacking, self.micro_batch_tokens))
+            for i, logprobs in zip(missing, scored, strict=True):
                 samples[i] = replace(samples[i], reference=logprobs)
         if "before" in batch.needs and len(batch.mini_batches) > 1:  # with one step, `before` is `new`
             for adapter in self._learners:
                 own = [i for i in live if samples[i].adapter == adapter]
                 self._activate(adapter)
                 with self._computing():
-                    found = score(self.model, [samples[i] for i in own], self.micro_batch_tokens)
-                for i, logprobs in zip(own, found, strict=True):
+                    scored = score(self.model, [samples[i] for i in own], self.micro_batch_tokens)
+                for i, logprobs in zip(own, scored, strict=True):
                     samples[i] = replace(samples[i], before=logprobs)
         return samples
 
@@ -264,8 +264,10 @@ class LocalTrainer:
                 raise AjetError("the loss needs a critic, but this trainer has none. Give it `needs`.")
             self._activate(adapter)
             with self._computing():
-                found = values(self.model, learner.head, [samples[i] for i in own], self.micro_batch_tokens)
-            for i, numbers in zip(own, found, strict=True):
+                estimates = values(
+                    self.model, learner.head, [samples[i] for i in own], self.micro_batch_tokens
+                )
+            for i, numbers in zip(own, estimates, strict=True):
                 valued[i] = replace(samples[i], values=numbers)
         return batch.estimate(valued)
 
@@ -408,9 +410,9 @@ class LocalTrainer:
             state = torch.load(path / STATE_FILE, map_location=self.model.device, weights_only=True)
             optimizers, version, critics = state["optimizers"], state["version"], state.get("critics", {})
         if optimizers.keys() != self._learners.keys():
-            trained, found = (", ".join(map(_named, names)) for names in (self._learners, optimizers))
+            trained, stored = (", ".join(map(_named, names)) for names in (self._learners, optimizers))
             raise AjetError(
-                f"checkpoint {path}: contains the training of {found}, but the job trains {trained}."
+                f"checkpoint {path}: contains the training of {stored}, but the job trains {trained}."
             )
         kind = state.get("optimizer", "adamw")
         if kind != self.optimizer:
@@ -418,8 +420,8 @@ class LocalTrainer:
                 f"checkpoint {path}: contains the state of {kind}, but the job sets backbone.local.optimizer: {self.optimizer}."
             )
         if bool(critics) != any(learner.head for learner in self._learners.values()):
-            found, wanted = ("a critic" if has else "no critic" for has in (critics, not critics))
-            raise AjetError(f"checkpoint {path}: contains {found}, but the job's algorithm needs {wanted}.")
+            stored, wanted = ("a critic" if has else "no critic" for has in (critics, not critics))
+            raise AjetError(f"checkpoint {path}: contains {stored}, but the job's algorithm needs {wanted}.")
         if self.adapters is None:
             with _reading(path):
                 saved = type(self.model).from_pretrained(path, dtype=self.model.dtype)
@@ -442,15 +444,15 @@ def _system_errors() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, SafetensorError) as error:
-        found: BaseException | None = error
-        while found is not None and not isinstance(found, OSError):  # torch
-            found = found.__cause__ or found.__context__
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):  # torch
+            cause = cause.__cause__ or cause.__context__
         number = re.search(r"\(os error (\d+)\)", str(error))  # safetensors
-        if found is None and number:
-            found = OSError(int(number[1]), os.strerror(int(number[1])))
-        if found is None:
+        if cause is None and number:
+            cause = OSError(int(number[1]), os.strerror(int(number[1])))
+        if cause is None:
             raise
-        raise found from error
+        raise cause from error
 
 
 @contextmanager
@@ -497,11 +499,11 @@ def added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, flo
 @torch.no_grad()
 def _measured(measures: Measures, tokens: TrainedTokens) -> dict[str, float]:
     """The weighted sums of what is measured of each token."""
-    found = measures(torch, tokens)
-    return {name: (tokens.weights * numbers).sum().item() for name, numbers in found.items()}
+    figures = measures(torch, tokens)
+    return {name: (tokens.weights * numbers).sum().item() for name, numbers in figures.items()}
 
 
 def _differences(tokens: TrainedTokens) -> Float32:
     """|new − old| of the tokens that were sampled."""
-    found: Float32 = (tokens.new.detach() - tokens.old).abs().cpu().numpy()
-    return found[~np.isnan(found)]
+    differences: Float32 = (tokens.new.detach() - tokens.old).abs().cpu().numpy()
+    return differences[~np.isnan(differences)]

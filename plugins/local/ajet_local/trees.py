@@ -28,12 +28,10 @@ def tree_tokens(
     sight = Sight.of(model)
     if sight is not None:
         images = images_in(s.images for s in tree.samples)
-        found = tree_places(tree.token_ids, tree.parents, sight.placed(images), sight.mrope)
+        at = tree_places(tree.token_ids, tree.parents, sight.placed(images), sight.mrope)
         del inputs["input_ids"]
-        inputs["inputs_embeds"] = sight.embedded(
-            tree.token_ids[None], found.rows[None], sight.features(images)
-        )
-        inputs["position_ids"] = sight.positions(found.positions[:, None])
+        inputs["inputs_embeds"] = sight.embedded(tree.token_ids[None], at.rows[None], sight.features(images))
+        inputs["position_ids"] = sight.positions(at.positions[:, None])
     return TrainedTokens.of(tree.samples, predict(model, **inputs, use_cache=False)[0], needs, head)
 
 

@@ -113,8 +113,8 @@ class Adapters:
         if not isinstance(config.target_modules, str):
             config.target_modules = sorted(config.target_modules)  # the order of a set varies
         config.save_pretrained(str(folder))
-        found = {key: value.contiguous().cpu() for key, value in (weights or self.weights(name)).items()}
-        save_file(found, folder / WEIGHTS, metadata={"format": "pt"})
+        tensors = {key: value.contiguous().cpu() for key, value in (weights or self.weights(name)).items()}
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
     def activate(self, name: str | None) -> None:
         """Make the model compute with an adapter, or without one. Raises ValueError for an unknown name."""
@@ -147,11 +147,11 @@ class Adapters:
 
     def config(self, name: str) -> dict[str, Any]:
         """What another program must know to compute an adapter, under peft's names."""
-        found = self._peft.peft_config[_inner(name)]
-        modules = found.target_modules
+        config = self._peft.peft_config[_inner(name)]
+        modules = config.target_modules
         return {
-            "r": found.r,
-            "lora_alpha": found.lora_alpha,
+            "r": config.r,
+            "lora_alpha": config.lora_alpha,
             "target_modules": modules if isinstance(modules, str) else sorted(modules),
             "bias": "none",
         }
@@ -312,14 +312,14 @@ def _config(folder: Path) -> LoraConfig:
 
 def _check_settings(name: str, settings: LoraSettings, folder: Path) -> None:
     config = _config(folder)
-    for key, asked, found in (
+    for key, asked, saved in (
         ("rank", settings.rank, config.r),
         ("alpha", _alpha(settings), config.lora_alpha),
     ):
-        if asked != found:
+        if asked != saved:
             raise ConfigError(
                 f"targets.{name}.lora.{key}",
-                f"is {asked:g}, but the adapter in {folder} has {found:g}. Set it to that.",
+                f"is {asked:g}, but the adapter in {folder} has {saved:g}. Set it to that.",
             )
 
 

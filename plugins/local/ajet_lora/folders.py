@@ -16,4 +16,4 @@ def saved_adapters(source: str | Path) -> dict[str, Path]:
     folder = Path(source).expanduser()
     if (folder / CONFIG).is_file():
         return {folder.resolve().name: folder}
-    return {found.parent.name: found.parent for found in sorted(folder.glob(f"{FOLDER}/*/{CONFIG}"))}
+    return {file.parent.name: file.parent for file in sorted(folder.glob(f"{FOLDER}/*/{CONFIG}"))}

@@ -255,12 +255,12 @@ class _TreeAttention(torch.autograd.Function):
             block_sums = sums[batch.index]
             if batch.padded is not None:  # exp(-inf) is 0, so padding attends to nothing
                 block_sums.view(-1, sums.shape[1])[batch.padded] = torch.inf
-            found = _backward(*parts, block_sums.transpose(1, 2), 0.0, True, scale=ctx.scale)
-            for total, block in zip(grads, found, strict=True):
+            blocks = _backward(*parts, block_sums.transpose(1, 2), 0.0, True, scale=ctx.scale)
+            for total, block in zip(grads, blocks, strict=True):
                 total[batch.tokens] = _kept(block.transpose(1, 2), batch)
         for r in ctx.layout.rectangles:
             queries, keys = slice(r.start, r.stop), slice(r.key_start, r.key_stop)
-            found = _backward(
+            blocks = _backward(
                 grad[:, :, queries],
                 q[:, :, queries],
                 k[:, :, keys],
@@ -271,7 +271,7 @@ class _TreeAttention(torch.autograd.Function):
                 False,
                 scale=ctx.scale,
             )
-            for total, block, span in zip(grads, found, (queries, keys, keys), strict=True):
+            for total, block, span in zip(grads, blocks, (queries, keys, keys), strict=True):
                 total[span] += block[0].transpose(0, 1)
         return *(x.to(dtype).transpose(0, 1)[None] for x in grads), None, None
 

@@ -87,8 +87,8 @@ class Support:
     def within(self, logits: torch.Tensor) -> torch.Tensor:
         """``logits`` [N, V] with `EXCLUDED` for the tokens outside."""
         index = self.rows, self.tokens
-        found = torch.full_like(logits, EXCLUDED).index_put(index, logits[index])
-        return torch.where(self.free[:, None], logits, found)
+        inside = torch.full_like(logits, EXCLUDED).index_put(index, logits[index])
+        return torch.where(self.free[:, None], logits, inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +119,13 @@ class Predictions:
         more precise. ``temperatures`` is [N]."""
         if self.head is None:
             logprobs = self.whole(temperatures, support)
-            found = logprobs.gather(1, tokens[:, None])[:, 0]
-            return found, -(logprobs.exp() * logprobs).sum(-1) if entropy else None
+            of_tokens = logprobs.gather(1, tokens[:, None])[:, 0]
+            return of_tokens, -(logprobs.exp() * logprobs).sum(-1) if entropy else None
         layer = self.head.layer
-        found, entropies = _Logprobs.apply(
+        of_tokens, entropies = _Logprobs.apply(
             self.states, layer.weight, layer.bias, tokens, temperatures, self.head, support, entropy
         )
-        return found, entropies if entropy else None
+        return of_tokens, entropies if entropy else None
 
     def whole(self, temperatures: torch.Tensor, support: Support | None = None) -> torch.Tensor:
         """The logprobs of the whole vocabulary at N positions, [N, V]: for losses that compare distributions."""
@@ -184,10 +184,10 @@ def head_of(model: Any) -> Head | None:
     layer = model.get_output_embeddings()
     known = _heads.get(model)
     if known is None or known[0] is not layer:  # an adapter has replaced the layer
-        found = _found(model)
-        if isinstance(found, str):
-            log.warning("all logits of a micro-batch are kept in memory: %s.", found)
-        _heads[model] = known = (layer, None if isinstance(found, str) else found)
+        head = _found(model)
+        if isinstance(head, str):
+            log.warning("all logits of a micro-batch are kept in memory: %s.", head)
+        _heads[model] = known = (layer, None if isinstance(head, str) else head)
     return known[1]
 
 
@@ -226,8 +226,8 @@ def _candidates(config: Any, layer: torch.nn.Linear) -> Iterator[Head]:
     """Heads with the numbers of a configuration, those that use most of them first."""
 
     def numbers(names: tuple[str, ...]) -> list[float]:
-        found = [getattr(config, name, None) for name in names]
-        return [float(n) for n in found if isinstance(n, int | float) and n > 0]
+        values = [getattr(config, name, None) for name in names]
+        return [float(n) for n in values if isinstance(n, int | float) and n > 0]
 
     scales = [s for n in numbers(SCALES) for s in (n, 1 / n)]
     for cap, scale in product([*numbers(CAPS), None], [*scales, 1.0]):
@@ -275,21 +275,21 @@ class _Logprobs(torch.autograd.Function):
         ctx.dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
         ctx.head, ctx.support = head, support
         exact = torch.promote_types(ctx.dtype, torch.float32)
-        found = torch.empty(len(states), dtype=exact, device=states.device)
-        entropies = torch.empty_like(found) if entropy else None
+        of_tokens = torch.empty(len(states), dtype=exact, device=states.device)
+        entropies = torch.empty_like(of_tokens) if entropy else None
         ctx.size = max(1, LOGITS // (weight.shape[0] * exact.itemsize))
         layer = _Layer(weight, bias, ctx.dtype)
         kept = None
         for part in _parts(len(states), ctx.size):
             logprobs, _ = layer.logprobs(states[part], temperatures[part], head, support and support[part])
-            found[part] = logprobs.gather(1, tokens[part, None])[:, 0]
+            of_tokens[part] = logprobs.gather(1, tokens[part, None])[:, 0]
             if entropies is not None:
                 entropies[part] = -(logprobs.exp().mul_(logprobs)).sum(-1)
             if len(states) <= ctx.size and head.cap is None and any(ctx.needs_input_grad):
                 kept = logprobs  # there is room for one chunk, so it is not computed again
         ctx.save_for_backward(states, weight, bias, tokens, temperatures, entropies, kept)
         ctx.set_materialize_grads(False)
-        return found, entropies
+        return of_tokens, entropies
 
     @staticmethod
     @torch.autograd.function.once_differentiable

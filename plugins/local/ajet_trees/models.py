@@ -103,8 +103,8 @@ def difference(model: Any, layers: int, device: torch.device) -> str:
         wrong = _logits_and_gradients(model, inputs | {"tree": straight}, np.arange(len(ids)))
     except Exception as error:  # an architecture may raise anything for arguments that it does not know
         return str(error).partition("\n")[0] or type(error).__name__
-    for name, found, exact, bad in zip(("logits", "gradients"), right, expected, wrong, strict=True):
-        off, scale = ((x - exact).abs().median() for x in (found, bad))
+    for name, ours, exact, bad in zip(("logits", "gradients"), right, expected, wrong, strict=True):
+        off, scale = ((x - exact).abs().median() for x in (ours, bad))
         if not off <= TOLERATED * scale:  # so NaN is a difference
             return f"its {name} over a tree differ from those over rows"
     return ""

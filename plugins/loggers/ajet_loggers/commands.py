@@ -29,7 +29,7 @@ def app(
         if not equals:
             raise ConfigError(f"--option {pair}", "write KEY=VALUE, such as endpoint=https://….")
         options[key] = value
-    found = fetch(url, into, options)
-    print(f"fetched {found}")
-    if (found / "job.yaml").exists():
-        print(f"go on with: ajet run --resume {shlex.quote(str(found))}")
+    folder = fetch(url, into, options)
+    print(f"fetched {folder}")
+    if (folder / "job.yaml").exists():
+        print(f"go on with: ajet run --resume {shlex.quote(str(folder))}")

@@ -49,8 +49,8 @@ class MLflow(Tool):
         client = MlflowClient(self.tracking_uri)
         run_id = known_id(event.run_dir, self.name)
         if run_id is None:
-            found = client.get_experiment_by_name(self.experiment)
-            experiment = found.experiment_id if found else client.create_experiment(self.experiment)
+            existing = client.get_experiment_by_name(self.experiment)
+            experiment = existing.experiment_id if existing else client.create_experiment(self.experiment)
             tags = {_name(tag): "true" for tag in event.tags}
             run_id = client.create_run(experiment, run_name=event.name, tags=tags).info.run_id
             keep_id(event.run_dir, self.name, run_id)

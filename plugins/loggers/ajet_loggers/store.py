@@ -150,12 +150,12 @@ def fetch(url: str, into: Path, options: dict[str, Any]) -> Path:
     partial_folder = final.with_name(f".fetching_{final.name}")
     shutil.rmtree(partial_folder, ignore_errors=True)
     try:
-        found = store.find(folder)
+        names = store.find(folder)
     except Exception as error:
         raise AjetError(f"{url}: cannot be read ({_line(error)}).") from error
-    if not found:
+    if not names:
         raise AjetError(f"{url}: the store has no such folder, or nothing is in it.")
-    for name in found:
+    for name in names:
         inside = PurePosixPath(name).relative_to(folder)
         if ".." in inside.parts:
             raise AjetError(

@@ -130,10 +130,10 @@ def _send_episodes(phase: str, step: int, rows: Sequence[Row], destination: Dest
 def needs(package: str, extra: str) -> None:
     """Raises ValueError with the command that installs a package, if it is not installed."""
     try:
-        found = importlib.util.find_spec(package)
+        spec = importlib.util.find_spec(package)
     except ModuleNotFoundError:  # its parent
-        found = None
-    if found is None or found.origin is None:  # a folder of that name, such as the one that wandb makes
+        spec = None
+    if spec is None or spec.origin is None:  # a folder of that name, such as the one that wandb makes
         raise ValueError(
             f"{package} is not installed; it comes with pip install 'ajet-plugin-loggers[{extra}]'"
         )
@@ -163,7 +163,7 @@ def keep_id(run_dir: Path, tool: str, run_id: str) -> None:
 
 def _read(run_dir: Path) -> dict[str, str]:
     try:
-        found = json.loads((run_dir / RUN_IDS).read_text(encoding="utf-8"))
+        ids = json.loads((run_dir / RUN_IDS).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    return dict(found)
+    return dict(ids)

@@ -31,12 +31,12 @@ def from_trinity(
     from ajet.utils.terminal import tell
     from ajet_trinity_files.files import job_values, trinity_file
 
-    found = trinity_file(file, backbone)
-    if found is None:
+    parsed = trinity_file(file, backbone)
+    if parsed is None:
         said = "is not a configuration of Trinity-RFT" if file.is_file() else "no such file"
         raise ConfigError(f"{file}: {said}. Name a YAML file that `trinity run --config` takes.")
-    values = job_values(found, _records)
-    for line in found.warnings():
+    values = job_values(parsed, _records)
+    for line in parsed.warnings():
         tell(line)
     print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
 

@@ -24,8 +24,8 @@ def layers_of(path: Path, values: Mapping[str, Any]) -> Layers | None:
         raise ConfigError(
             f"{path}: is a configuration of Trinity-RFT. Its job file is printed by: ajet config from-trinity {path}"
         )
-    found = trinity_file(path)
-    assert found is not None
-    for line in found.warnings():
+    parsed = trinity_file(path)
+    assert parsed is not None
+    for line in parsed.warnings():
         tell(line)
-    return found.full_layers()
+    return parsed.full_layers()

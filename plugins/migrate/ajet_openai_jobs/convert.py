@@ -76,10 +76,10 @@ class _Source:
 
     def read(self, path: Path) -> list[tuple[int, dict[str, Any]]]:
         """The checked lines of a file. Raises ConfigError."""
-        found = list(lines.read_lines(path, _CHECKS[self.job.method.type]))
-        if not found:
+        rows = list(lines.read_lines(path, _CHECKS[self.job.method.type]))
+        if not rows:
             raise ConfigError(f"{path}: has no examples.")
-        return found
+        return rows
 
 
 def _local(file: Path, key: str, named: str | None, given: Path | None) -> Path:
@@ -88,9 +88,9 @@ def _local(file: Path, key: str, named: str | None, given: Path | None) -> Path:
         if not given.is_file():
             raise ConfigError(f"{key}=", f"{given}: no such file.")
         return given
-    for found in (Path(named or ""), file.parent / (named or "")):
-        if named and found.is_file():
-            return found
+    for path in (Path(named or ""), file.parent / (named or "")):
+        if named and path.is_file():
+            return path
     option = f"--{key.replace('_', '-')}"
     raise ConfigError(
         f"{file}: {key}: {named!r} is the id of a file at OpenAI. Download it (openai.OpenAI().files.content({named!r})), and name it "
@@ -261,8 +261,8 @@ def _reader(source: _Source, path: Path, judge: Mapping[str, Any], made: Made) -
     """The reader of a file, all of whose lines have what the graders name. Raises ConfigError with the line."""
     built = _built(judge, source.file)
     seen = set()
-    found = source.read(path)
-    for number, line in found:
+    rows = source.read(path)
+    for number, line in rows:
         if lacks := built.lacking(line):
             raise ConfigError(f"{path}:{number}: has no {lacks}, which the grader names.")
         seen.add(json.dumps(line, sort_keys=True))
@@ -274,8 +274,8 @@ def _reader(source: _Source, path: Path, judge: Mapping[str, Any], made: Made) -
         "query": None,
         "answer": None,
     }
-    if len(seen) < len(found):
-        made.notes.append(f"{path}: {len(found) - len(seen)} lines repeat others; each task is read once")
+    if len(seen) < len(rows):
+        made.notes.append(f"{path}: {len(rows) - len(seen)} lines repeat others; each task is read once")
         spec["drop_duplicates"] = True
     return spec
 

@@ -43,14 +43,14 @@ def read_lines(path: Path, check: Callable[[Line], Line]) -> Iterator[tuple[int,
 
 def _object(line: bytes) -> Line:
     try:
-        found = json.loads(line.decode("utf-8-sig"))
+        value = json.loads(line.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         raise Bad(f"not JSON ({error.msg} at column {error.colno}).") from None
     except (ValueError, RecursionError) as error:
         raise Bad(f"not JSON that can be read ({error}).") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise Bad("not a JSON object.")
-    return found
+    return value
 
 
 def supervised(line: Line) -> Line:

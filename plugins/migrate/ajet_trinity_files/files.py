@@ -146,54 +146,54 @@ def trinity_file(path: Path, backbone: str = "local") -> TrinityFile | None:
 
 def training_file(path: Path, backbone: str = "local") -> TrinityFile | None:
     """`trinity_file`, for training on tasks. Raises ConfigError, also for a file of another mode."""
-    found = trinity_file(path, backbone)
-    if found is not None and found.mode not in ("both", "colocate"):
+    file = trinity_file(path, backbone)
+    if file is not None and file.mode not in ("both", "colocate"):
         remedy = {
             "bench": "`ajet eval` measures models",
             "explore": "Set both: AgentJet learns from the episodes that it runs; `ajet check` tries a few",
-        }.get(found.mode, f"It is for online training: `ajet online {path}`")
-        raise ConfigError(f"{path}: mode: {found.mode!r} does not train on tasks. {remedy}.")
-    return found
+        }.get(file.mode, f"It is for online training: `ajet online {path}`")
+        raise ConfigError(f"{path}: mode: {file.mode!r} does not train on tasks. {remedy}.")
+    return file
 
 
-def job_values(found: TrinityFile, records: Callable[[Mapping[str, Any]], int]) -> dict[str, Any]:
+def job_values(file: TrinityFile, records: Callable[[Mapping[str, Any]], int]) -> dict[str, Any]:
     """The values of a job file. ``records`` counts what a reader of a job reads, and may raise ConfigError; then the job has no
     ``train.steps``. Raises ConfigError if the file names no tasks, or a value that no job can have."""
-    layers = found.full_layers()
-    if found.mode in ONLINE:
+    layers = file.full_layers()
+    if file.mode in ONLINE:
         layers.job()
         return layers.values
-    if found.train is None:
+    if file.train is None:
         raise ConfigError(
-            f"{found.path}: {_INPUT}.taskset: is missing. Name the tasks, such as {{path: data, split: train}}."
+            f"{file.path}: {_INPUT}.taskset: is missing. Name the tasks, such as {{path: data, split: train}}."
         )
 
     def lay(key: str, value: Any) -> None:
-        layers.set(key, value, str(found.path), Path.cwd())
+        layers.set(key, value, str(file.path), Path.cwd())
 
-    lay("run.dir", found.folder)
-    lay("task.reader", found.train.reader())
-    if found.selector:
-        lay("task.selector", found.selector)
-    if found.validation is not None:
-        lay("task.validation", found.validation.reader())
-    if found.monitor != "tensorboard":
-        lay("run.loggers", [_logger(found)])
-    if "train.steps" not in found.values:
+    lay("run.dir", file.folder)
+    lay("task.reader", file.train.reader())
+    if file.selector:
+        lay("task.selector", file.selector)
+    if file.validation is not None:
+        lay("task.validation", file.validation.reader())
+    if file.monitor != "tensorboard":
+        lay("run.loggers", [_logger(file)])
+    if "train.steps" not in file.values:
         batch = layers.job().train.batch_size
         try:
-            lay("train.steps", math.ceil(records(found.train.reader()) * found.epochs / batch))
+            lay("train.steps", math.ceil(records(file.train.reader()) * file.epochs / batch))
         except ConfigError as error:
-            found.idle("buffer.total_epochs", f"the tasks cannot be counted here ({error}) Set train.steps.")
-    for key, tasks in (("taskset", found.train), ("eval_tasksets", found.validation)):
+            file.idle("buffer.total_epochs", f"the tasks cannot be counted here ({error}) Set train.steps.")
+    for key, tasks in (("taskset", file.train), ("eval_tasksets", file.validation)):
         if tasks is not None and tasks.workflow_args:
-            found.idle(
+            file.idle(
                 f"{_INPUT}.{key}.workflow_args",
                 "`ajet run` gives a workflow the task alone; tune(config_path=…) adds them",
             )
-    for name in found.auxiliary:
+    for name in file.auxiliary:
         remedy = "serve it with `ajet serve`, and name its address in targets.NAME.frozen_model; tune(config_path=…) serves it"
-        found.idle(f"explorer.auxiliary_models ({name})", remedy)
+        file.idle(f"explorer.auxiliary_models ({name})", remedy)
     layers.job()
     return layers.values
 
@@ -209,8 +209,10 @@ class _FileReading:
             raise ValueError(
                 f"mode: {self.file.mode!r} is not a mode of Trinity-RFT. Known: {', '.join(MODES)}."
             )
-        found = with_rules(values, TABLE)
-        for key, rule, value in sorted(found, key=lambda each: each[0].startswith("explorer.rollout_model.")):
+        entries = with_rules(values, TABLE)
+        for key, rule, value in sorted(
+            entries, key=lambda each: each[0].startswith("explorer.rollout_model.")
+        ):
             self._given[key] = value
             self._apply(key, rule, value)
         self._names()
@@ -247,10 +249,10 @@ class _FileReading:
             raise ValueError(f"{key}: {error}.") from None
 
     def _list(self, key: str) -> Sequence[Any]:
-        found = self._given.get(key, [])
-        if not isinstance(found, list):
-            raise ValueError(f"{key}: expected a list, found {found!r}.")
-        return found
+        items = self._given.get(key, [])
+        if not isinstance(items, list):
+            raise ValueError(f"{key}: expected a list, found {items!r}.")
+        return items
 
     def _names(self) -> None:
         file, given = self.file, self._given
@@ -328,16 +330,16 @@ class _FileReading:
         one = self._given.get(f"{_INPUT}.taskset")
         sets = {"taskset": [*([one] if one else []), *self._list(f"{_INPUT}.tasksets")]}
         sets["eval_tasksets"] = [*self._list(f"{_INPUT}.eval_tasksets")]
-        for name, found in sets.items():
+        for name, given in sets.items():
             place = f"{_INPUT}.{name}"
-            if len(found) > 1:
-                raise ValueError(f"{place}: AgentJet reads one task set. Merge the {len(found)} into one.")
-            if found and self.file.mode in ONLINE:
+            if len(given) > 1:
+                raise ValueError(f"{place}: AgentJet reads one task set. Merge the {len(given)} into one.")
+            if given and self.file.mode in ONLINE:
                 self.file.idle(place, "online training learns from the store")
-            elif found and name == "taskset":
-                self.file.train = self._taskset(place, found[0], "rollout")
-            elif found:
-                self.file.validation = self._taskset(place, found[0], "eval")
+            elif given and name == "taskset":
+                self.file.train = self._taskset(place, given[0], "rollout")
+            elif given:
+                self.file.validation = self._taskset(place, given[0], "eval")
 
     def _taskset(self, place: str, tasks: Any, section: str) -> Taskset:
         fields: dict[str, str] = {}
@@ -404,14 +406,14 @@ class _FileReading:
                 )
 
     def _auxiliary(self, place: str, model: Any) -> None:
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for key, rule, value in _within(place, model, AUXILIARY):
-            found |= {key: value} if rule == READ else {}
+            settings |= {key: value} if rule == READ else {}
             self._apply(f"{place}.{key}", rule, value)
-        if not found.get("model_path"):
+        if not settings.get("model_path"):
             raise ValueError(f"{place}.model_path: is missing. Name a folder or a Hugging Face id.")
-        name = found.pop("name", None) or f"auxiliary_model_{len(self.file.auxiliary)}"
-        self.file.auxiliary[str(name)] = found
+        name = settings.pop("name", None) or f"auxiliary_model_{len(self.file.auxiliary)}"
+        self.file.auxiliary[str(name)] = settings
 
     def _implied(self) -> None:
         file, name = self.file, self._given.get("algorithm.algorithm_type", "ppo")
@@ -482,9 +484,9 @@ def _resolved(value: Any, root: Mapping[str, Any], place: str = "") -> Any:
         return value
     text = value
     for _ in range(_MOST_INTERPOLATIONS):
-        if not (found := _INTERPOLATION.search(text)):
+        if not (match := _INTERPOLATION.search(text)):
             break
-        text = text[: found.start()] + _interpolated(found[1], root, place) + text[found.end() :]
+        text = text[: match.start()] + _interpolated(match[1], root, place) + text[match.end() :]
     else:
         raise ValueError(f"{place}: {value!r} refers to itself. Write the value.")
     if _POWER.fullmatch(text):

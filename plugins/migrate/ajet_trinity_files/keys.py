@@ -158,8 +158,8 @@ def _betas(value: Any) -> None:
         raise ValueError("AgentJet's AdamW has the betas 0.9 and 0.999. Remove the key")
 
 
-def _operators(found: Any) -> None:
-    names = [one.get("name") if isinstance(one, Mapping) else one for one in found]
+def _operators(operators: Any) -> None:
+    names = [one.get("name") if isinstance(one, Mapping) else one for one in operators]
     if foreign := [name for name in names if name != "pass_rate_calculator"]:
         raise ValueError(
             f"{foreign[0]!r} is not in AgentJet, which has train.filters, judges and train.dynamic_sampling. Remove it"
@@ -578,11 +578,11 @@ def is_trinity(values: Any) -> TypeGuard[Mapping[str, Any]]:
     """Whether these are the values of a file of Trinity-RFT, not of a job file, nor of verl's configuration."""
     if not isinstance(values, Mapping) or "actor_rollout_ref" in values:
         return False
-    found = {name for name in SECTIONS - {"log", "service"} if isinstance(values.get(name), Mapping)}
+    sections = {name for name in SECTIONS - {"log", "service"} if isinstance(values.get(name), Mapping)}
     return (
-        len(found) > 1
-        or bool(found & _ONLY_TRINITYS)
-        or (found == {"model"} and "model_path" in values["model"])
+        len(sections) > 1
+        or bool(sections & _ONLY_TRINITYS)
+        or (sections == {"model"} and "model_path" in values["model"])
     )
 
 

@@ -212,8 +212,8 @@ def rollback_command(
     from ajet_online.store import opened
     from ajet_online.versions import Versions
 
-    with opened(store, "write") as found:
-        versions = Versions(found)
+    with opened(store, "write") as database:
+        versions = Versions(database)
         published = versions.published()
         if version is None and len(published) < 2:
             raise ConfigError(f"store {store}: there is no version before the served one.")
@@ -236,8 +236,8 @@ def status_command(
     from ajet_online.overview import overview
     from ajet_online.store import opened
 
-    with opened(store, "read") as found:
-        seen = {**overview(found), "bytes": found.size()}
+    with opened(store, "read") as database:
+        seen = {**overview(database), "bytes": database.size()}
     if as_json:
         print(json.dumps(seen))
         return
@@ -278,11 +278,11 @@ def export_command(
 
     check_output("OUTPUT", output)
     partial = output.with_name(f".partial_{output.name}")
-    with opened(store, "read") as found, make_progress() as progress, writing(output):
-        total, count = found.count(), 0
+    with opened(store, "read") as database, make_progress() as progress, writing(output):
+        total, count = database.count(), 0
         try:
             with partial.open("w", encoding="utf-8") as file:
-                for count, trace in enumerate(found.all(), 1):
+                for count, trace in enumerate(database.all(), 1):
                     file.write(json.dumps(to_json(trace)) + "\n")
                     if count % EVERY == 0:
                         progress.stage("export", min(count / total, 1), {"traces": count})
@@ -314,12 +314,12 @@ def prune_command(
     from ajet_online import pruning
     from ajet_online.store import opened
 
-    found = re.fullmatch(r"(\d+)([mhd])", older_than)
-    if not found:
+    match = re.fullmatch(r"(\d+)([mhd])", older_than)
+    if not match:
         raise ConfigError(
             f"--older-than {older_than}: is not an age. Write minutes, hours or days: 30m, 12h, 90d."
         )
-    seconds = int(found[1]) * {"m": 60, "h": 3600, "d": 86400}[found[2]]
+    seconds = int(match[1]) * {"m": 60, "h": 3600, "d": 86400}[match[2]]
     with opened(store, "write") as store_, make_progress() as progress:
 
         def told(stage: str, unit: str) -> Callable[[int, int], None]:

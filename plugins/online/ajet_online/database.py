@@ -104,8 +104,8 @@ def _sqlite(url: URL, access: Access) -> Engine:
         )
     engine = create_engine(url, poolclass=QueuePool, creator=lambda: _connect(file, access))
     with guarded(engine):
-        found = _tables(file) if file.is_file() else None
-    if found and not found >= _OWN_TABLES:
+        tables = _tables(file) if file.is_file() else None
+    if tables and not tables >= _OWN_TABLES:
         raise ConfigError(f"store {file}: is a database of something else. Name another file.")
 
     @event.listens_for(engine, "connect")
@@ -157,8 +157,8 @@ def _bring_up_to_date(engine: Engine) -> None:
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
-    found = _revision(engine)
-    if found is not None and found not in {
+    revision = _revision(engine)
+    if revision is not None and revision not in {
         script.revision for script in ScriptDirectory.from_config(config).walk_revisions()
     }:
         raise ConfigError(
@@ -176,8 +176,8 @@ def _revision(engine: Engine) -> str | None:
     with engine.connect().execution_options(**{READS: True}) as connection:
         if not inspect(connection).has_table("alembic_version"):
             return None
-        found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-        return found
+        revision: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+        return revision
 
 
 def shown(engine: Engine) -> str:

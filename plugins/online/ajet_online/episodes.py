@@ -100,7 +100,9 @@ def usable(
     for (key, task, name, reward), own in runs.items():
         run = TaskRun(tuple(_whole(own, stored, target)), reward)
         tasks.setdefault((key, task, name, str(reward)) if split else (key, task), []).append(run)
-    return Usable([LeasedTask(id="/".join(one), runs=tuple(found)) for one, found in tasks.items()], unusable)
+    return Usable(
+        [LeasedTask(id="/".join(one), runs=tuple(theirs)) for one, theirs in tasks.items()], unusable
+    )
 
 
 def too_long(context: int) -> str:

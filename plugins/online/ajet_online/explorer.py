@@ -348,13 +348,13 @@ class Explorer:
     @property
     def pages(self) -> Mapping[str, Page]:
         """The gateway's further pages."""
-        found: dict[str, Page] = {
+        pages: dict[str, Page] = {
             "POST /feedback": partial(self._admitted, "feedback", self.feedback),
             "POST /commit": partial(self._admitted, "feedback", self.commit),
             "POST /rollback": partial(self._admitted, "admin", self.rollback),
             "GET /online/status": partial(self._admitted, "admin", self.status),
         }
-        return found | {path.replace(" /", " /v1/"): page for path, page in found.items()}
+        return pages | {path.replace(" /", " /v1/"): page for path, page in pages.items()}
 
     @contextmanager
     def _admitted(
@@ -386,15 +386,15 @@ class Explorer:
         given, asked, rated = await self._aside(give)
         self.count("ratings_total", len(rated.new))
         self.count("unknown_ids_total", len(rated.unknown))
-        found = {
+        outcome = {
             "rated": asked.as_given(rated.new),
             "unchanged": asked.as_given(rated.unchanged),
             "unknown": asked.as_given(rated.unknown),
         }
-        said = ", ".join(f"{len(ids)} {what}" for what, ids in found.items())
-        if found["unknown"]:
-            said += f": {', '.join(found['unknown'][:MOST_NAMED])}"
-        return _success(given, FEEDBACK_OF_JAVA, said, found)
+        said = ", ".join(f"{len(ids)} {what}" for what, ids in outcome.items())
+        if outcome["unknown"]:
+            said += f": {', '.join(outcome['unknown'][:MOST_NAMED])}"
+        return _success(given, FEEDBACK_OF_JAVA, said, outcome)
 
     async def commit(self, key: Key, body: bytes) -> dict[str, Any]:
         """``POST /commit {task_id, run_id, time_threshold}``, of feedback that was given until this time in seconds since 1970; an
@@ -493,12 +493,12 @@ def _vocabulary(tokenizer: Any) -> str:
 
 
 def _success(
-    asked: Mapping[str, Any], of_java: Collection[str], said: str, found: Mapping[str, Any]
+    asked: Mapping[str, Any], of_java: Collection[str], said: str, outcome: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The answer to a request. AgentScope's Java client refuses an answer with any field but ``status`` and ``message``, so
     requests with nothing but its fields get no others."""
     answer = {"status": "success", "message": said}
-    return answer if set(asked) <= set(of_java) else {**answer, **found}
+    return answer if set(asked) <= set(of_java) else {**answer, **outcome}
 
 
 def _unavailable(error: AjetError) -> Refused:

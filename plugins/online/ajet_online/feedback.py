@@ -133,8 +133,8 @@ def reply_id(given: Any, name: str) -> str:
 
 def id_of_reply(text: str) -> str | None:
     """The id of a reply of an explorer in what a client got; None if it is of something else."""
-    found = REPLY_ID.fullmatch(text)
-    return found[1] if found else None
+    match = REPLY_ID.fullmatch(text)
+    return match[1] if match else None
 
 
 def time_in(asked: Mapping[str, Any], name: str) -> float:
@@ -148,14 +148,14 @@ def time_in(asked: Mapping[str, Any], name: str) -> float:
 def read_object(body: bytes, known: Collection[str]) -> dict[str, Any]:
     """A JSON object with no other fields than the known ones. Raises Refused."""
     try:
-        found = json.loads(body)
+        fields = json.loads(body)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        fields = None
+    if not isinstance(fields, dict):
         raise bad("the body must be a JSON object")
-    if unknown := sorted(set(found) - set(known)):
+    if unknown := sorted(set(fields) - set(known)):
         raise bad(f"unknown field {unknown[0][:LONGEST_ID]!r}; this page takes {', '.join(known)}")
-    return found
+    return fields
 
 
 def name_in(asked: Mapping[str, Any], name: str, default: str | None = None) -> str:

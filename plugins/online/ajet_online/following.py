@@ -127,10 +127,10 @@ class Follower:
         number, seen = self._compared
         if number == serving.number and count < seen + max(seen // 100, 1):
             return
-        found = self._versions.votes(
+        votes = self._versions.votes(
             [version.number for version in compared], self._settings.rewards
         ).values()
-        rewards, keys = [rewards for rewards, _ in found], [keys for _, keys in found]
+        rewards, keys = [rewards for rewards, _ in votes], [keys for _, keys in votes]
         loss = worse(rewards, self._settings.rollback, self._settings.rewards, keys)
         if loss:
             kept = [one for one in before[: loss.to + 1] if one.number == 0 or Path(one.path).exists()]

@@ -63,27 +63,27 @@ class Decision:
     text: str
 
 
-def decide(settings: GateSettings, found: Measured | None, known: Sequence[Version]) -> Decision:
+def decide(settings: GateSettings, measured: Measured | None, known: Sequence[Version]) -> Decision:
     """Whether a candidate may be published, given what its validation says and the versions before it, in their order.
 
     The candidate is compared with version 0 and with the mean of the last published versions. The highest reward of many
     versions would be a matter of luck, and once a lucky version was published, all others would be rejected.
     """
-    if found is None:
+    if measured is None:
         return Decision(True, "no validation tasks")
-    if found.failed == found.episodes:
-        return Decision(False, f"all {found.episodes} validation episodes failed")
-    if not (math.isfinite(found.reward) and math.isfinite(found.error)):
-        return Decision(False, f"{found} cannot be compared")
-    if settings.threshold is not None and found.reward < settings.threshold:
-        return Decision(False, f"{found} is below gate.threshold {settings.threshold:g}")
+    if measured.failed == measured.episodes:
+        return Decision(False, f"all {measured.episodes} validation episodes failed")
+    if not (math.isfinite(measured.reward) and math.isfinite(measured.error)):
+        return Decision(False, f"{measured} cannot be compared")
+    if settings.threshold is not None and measured.reward < settings.threshold:
+        return Decision(False, f"{measured} is below gate.threshold {settings.threshold:g}")
     published = [(v.number, v.reward) for v in known if v.stage == Stage.PUBLISHED and v.reward is not None]
     if not published:
-        return Decision(True, str(found))
+        return Decision(True, str(measured))
     (number, first), recent = published[0], fmean(reward for _, reward in published[-RECENT:])
-    compared = f"{found}, version {number} has {first:.3f}, the last published ones {recent:.3f}"
-    allowed = 2 * found.error if settings.tolerance is None else settings.tolerance
-    if found.reward < max(first, recent) - allowed:
+    compared = f"{measured}, version {number} has {first:.3f}, the last published ones {recent:.3f}"
+    allowed = 2 * measured.error if settings.tolerance is None else settings.tolerance
+    if measured.reward < max(first, recent) - allowed:
         what = "two standard errors are" if settings.tolerance is None else "gate.tolerance is"
         return Decision(False, f"{compared}, and {what} {allowed:.3g}")
     return Decision(True, compared)

@@ -88,12 +88,12 @@ class Keys:
     def read(cls, path: Path) -> Keys:
         """The keys of a YAML file, each ``name: {key: SECRET, roles: [chat, feedback, admin], rate: 60, concurrency: 4}``. Without
         ``roles`` a key has chat and feedback. Raises ConfigError."""
-        found = read_yaml(path)
-        if not isinstance(found, Mapping) or not found:
+        entries = read_yaml(path)
+        if not isinstance(entries, Mapping) or not entries:
             raise ConfigError(
                 f"{path}: expected keys, as in  my-app: {{key: SECRET, roles: [chat, feedback]}}."
             )
-        keys = [_key(f"{path}: {name}", str(name), value) for name, value in found.items()]
+        keys = [_key(f"{path}: {name}", str(name), value) for name, value in entries.items()]
         names: dict[str, str] = {}
         for key in keys:
             if (other := names.setdefault(key.secret, key.name)) != key.name:

@@ -25,11 +25,11 @@ def overview(store: TraceStore) -> dict[str, Any]:
     status, versions = store.status(), Versions(store)
     serving = versions.serving()
     known = {version.number: version for version in versions.all()}
-    found = {}
+    listed = {}
     for number in sorted({*known, *status.ratings}):
         count, mean = status.ratings.get(number, (0, None))
         version = known.get(number)
-        found[str(number)] = {
+        listed[str(number)] = {
             "stage": version.stage.name.lower() if version else None,
             "parent": version.parent if version else None,
             "validation": version.reward if version else None,
@@ -42,7 +42,7 @@ def overview(store: TraceStore) -> dict[str, Any]:
     return {
         "traces": {state.name.lower(): count for state, count in status.states.items()},
         "serving": serving.number if serving else None,
-        "versions": found,
+        "versions": listed,
     }
 
 
@@ -113,6 +113,6 @@ def note_bounds(store: TraceStore, bounds: tuple[float, float]) -> None:
 def bounds_of(store: TraceStore) -> tuple[float, float]:
     """The bounds that were noted last; 0 and 1 if none were."""
     with store.reading() as connection:
-        found = connection.scalar(select(facts.c.value).where(facts.c.name == _BOUNDS))
-    low, high = json.loads(found or "[0, 1]")
+        noted = connection.scalar(select(facts.c.value).where(facts.c.name == _BOUNDS))
+    low, high = json.loads(noted or "[0, 1]")
     return low, high

@@ -33,7 +33,7 @@ def chat_hashes(
 def hashes_of_request(target: str, tools: Sequence[Any], messages: Sequence[Message]) -> list[str]:
     """The hashes of a request's chat, the longest first; [] for a request that is not valid."""
     try:
-        return [found for _, found in chat_hashes(target, normalise_tools(tools), messages)][::-1]
+        return [digest for _, digest in chat_hashes(target, normalise_tools(tools), messages)][::-1]
     except BadMessage:
         return []
 
@@ -51,10 +51,12 @@ def restore(
 ) -> list[Recalled]:
     """Add replies to a record, with numbers from ``first``, each after its parent. Parents that are not among them are
     ``held`` in the record already, by their ids."""
-    found = dict(held)
+    recalled = dict(held)
     for number, trace in enumerate(chain, first):
-        found[trace.id] = _restored(record, trace, number, found[trace.parent] if trace.parent else None)
-    return [found[trace.id] for trace in chain]
+        recalled[trace.id] = _restored(
+            record, trace, number, recalled[trace.parent] if trace.parent else None
+        )
+    return [recalled[trace.id] for trace in chain]
 
 
 def _restored(record: EpisodeRecord, trace: Trace, number: int, before: Recalled | None) -> Recalled:

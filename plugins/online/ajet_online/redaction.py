@@ -20,12 +20,12 @@ class Redaction:
         """A message as it may be stored. Raises Refused, without what the error says: it may quote the message."""
         try:
             # The function gets a copy: the message in memory continues the conversation.
-            found = self._function(json.loads(to_text(dict(message))))
-            if not isinstance(found, Mapping):
-                raise _WrongResult(f"it returned {type(found).__name__}, not a message")
-            if found.get("role") != message.get("role"):
+            redacted = self._function(json.loads(to_text(dict(message))))
+            if not isinstance(redacted, Mapping):
+                raise _WrongResult(f"it returned {type(redacted).__name__}, not a message")
+            if redacted.get("role") != message.get("role"):
                 raise _WrongResult("it changed the role")
-            stored: dict[str, Any] = json.loads(to_text(dict(found)))
+            stored: dict[str, Any] = json.loads(to_text(dict(redacted)))
         except Exception as error:
             why = str(error) if isinstance(error, _WrongResult) else type(error).__name__
             raise Refused(
@@ -37,8 +37,8 @@ class Redaction:
 
     def text(self, role: str, text: str) -> str:
         """A text of someone with this role, as it may be stored. Raises Refused."""
-        found = self({"role": role, "content": text}).get("content")
-        return found if isinstance(found, str) else ""
+        content = self({"role": role, "content": text}).get("content")
+        return content if isinstance(content, str) else ""
 
 
 class _WrongResult(Exception):

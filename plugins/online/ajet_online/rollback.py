@@ -77,8 +77,8 @@ def worse(
     losses = []
     for places, share in _references(len(before)):
         others = np.concatenate([before[place] for place in places])
-        found = _is_lower((count, len(others)), (float(served.sum()), float(others.sum())), budget * share)
-        if len(others) < min(count, usual) or not found:
+        is_lower = _is_lower((count, len(others)), (float(served.sum()), float(others.sum())), budget * share)
+        if len(others) < min(count, usual) or not is_lower:
             continue
         if raters:
             known = np.concatenate([raters[place] for place in places])

@@ -114,9 +114,11 @@ def online_settings(layers: Layers) -> OnlineSettings:
     """The section of a job, with absolute paths. Raises ConfigError."""
     from ajet.plugins import validated
 
-    found = validated(OnlineSettings, layers.values.get("plugins", {}).get("online") or {}, "plugins.online")
+    settings = validated(
+        OnlineSettings, layers.values.get("plugins", {}).get("online") or {}, "plugins.online"
+    )
     base = layers.base_of("plugins.online")
-    changed = {"folder": str(base / found.folder)}
-    if "://" not in found.store:
-        changed["store"] = str(base / found.store)
-    return found.model_copy(update=changed)
+    changed = {"folder": str(base / settings.folder)}
+    if "://" not in settings.store:
+        changed["store"] = str(base / settings.store)
+    return settings.model_copy(update=changed)

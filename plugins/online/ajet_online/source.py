@@ -69,10 +69,10 @@ class StoreSource(EpisodeSource):
             if time.monotonic() - self._summed >= SUMMARY_SECONDS:
                 self._summarise(folder)
                 self._summed = time.monotonic()
-            found = changes(self._store, self._mark)
+            latest = changes(self._store, self._mark)
             written = {}
             lines = []
-            for name, own in self._store.conversations(found.conversations).items():
+            for name, own in self._store.conversations(latest.conversations).items():
                 written[name] = [_state(trace) for trace in own]
                 if self._recent.get(name) != written[name]:
                     lines.append(_line(name, own))
@@ -80,8 +80,8 @@ class StoreSource(EpisodeSource):
                 replaced = {"type": "replaced", "ids": [line["id"] for line in lines]}
                 with (folder / JOURNAL).open("a", encoding="utf-8") as file:
                     file.writelines(json.dumps(line) + "\n" for line in (replaced, *lines))
-            self._mark, self._recent = found.mark, written
-            return found.more
+            self._mark, self._recent = latest.mark, written
+            return latest.more
 
     def ratings(self, episode: str) -> Sequence[Mapping[str, Any]]:
         """See `EpisodeSource`."""
@@ -147,11 +147,11 @@ class StoreSource(EpisodeSource):
         own = folder / TOKENIZER
         if not own.exists():
             paths = (Path(version.path) for version in reversed(versions))
-            if found := next((path for path in paths if (path / _TOKENIZER_FILES[0]).is_file()), None):
+            if origin := next((path for path in paths if (path / _TOKENIZER_FILES[0]).is_file()), None):
                 own.mkdir()
                 for name in _TOKENIZER_FILES:
-                    if (found / name).is_file():
-                        shutil.copyfile(found / name, own / name)
+                    if (origin / name).is_file():
+                        shutil.copyfile(origin / name, own / name)
 
 
 def _line(name: str, own: Sequence[Trace]) -> dict[str, Any]:

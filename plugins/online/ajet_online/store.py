@@ -201,12 +201,12 @@ class TraceStore:
 
     def conversations(self, names: Sequence[str]) -> dict[str, list[Trace]]:
         """The traces of some conversations, in the order in which they were recorded."""
-        found: dict[str, list[Trace]] = {name: [] for name in names}
+        by_name: dict[str, list[Trace]] = {name: [] for name in names}
         for part in _parts(list(names)):
             with self.reading() as connection:
                 for trace in _read(connection, traces.c.conversation.in_(part)):
-                    found[trace.conversation].append(trace)
-        return {name: own for name, own in found.items() if own}
+                    by_name[trace.conversation].append(trace)
+        return {name: own for name, own in by_name.items() if own}
 
     def chain(self, key: str, run: str | None, chats: Sequence[str]) -> list[Trace]:
         """The reply of a run, or of none, with an API key that ends one of these chats, the first of them that is there, with its
@@ -236,8 +236,8 @@ class TraceStore:
         conversation = select(traces.c.conversation).where(traces.c.id == reply).scalar_subquery()
         own = traces.c.run == run if run is not None else traces.c.conversation == conversation
         with self.reading() as connection:
-            found = select(traces.c.id).where(own, *_with_key(key)).order_by(traces.c.number)
-            return list(connection.scalars(found))
+            query = select(traces.c.id).where(own, *_with_key(key)).order_by(traces.c.number)
+            return list(connection.scalars(query))
 
     # ---------------------------------------------------------------- the trainer
 
@@ -275,8 +275,8 @@ class TraceStore:
             for part in _parts(chosen):
                 own = and_(traces.c.state == TraceState.READY, traces.c.number.in_(part))
                 connection.execute(update(traces).where(own).values(state=TraceState.LEASED, lease=number))
-            found = _read(connection, and_(traces.c.state == TraceState.LEASED, traces.c.lease == number))
-        return Lease(number, found)
+            taken = _read(connection, and_(traces.c.state == TraceState.LEASED, traces.c.lease == number))
+        return Lease(number, taken)
 
     def renew(self, lease: int, seconds: float) -> bool:
         """Let a lease last ``seconds`` from now. False if it has expired and others may have taken its traces: then nothing that was
@@ -371,8 +371,8 @@ class TraceStore:
         otherwise."""
         with self.writing() as connection:
             connection.execute(self._insert(facts).on_conflict_do_nothing(), {"name": name, "value": value})
-            found = connection.execute(select(facts.c.value).where(facts.c.name == name)).scalar_one()
-        if found != value:
+            stored = connection.execute(select(facts.c.value).where(facts.c.name == name)).scalar_one()
+        if stored != value:
             raise ConfigError(f"store {shown(self._engine)}: {problem}")
 
 
@@ -408,55 +408,55 @@ def _with_parents(connection: Connection, new: Sequence[Trace]) -> list[Trace]:
     for part in _parts(parents):
         known = select(traces.c.id, traces.c.conversation).where(traces.c.id.in_(part))
         there |= {row.id: row.conversation for row in connection.execute(known)}
-    found = []
+    linked = []
     for trace in new:
         if trace.parent and there.get(trace.parent) != trace.conversation:
             trace = replace(without_tokens(trace), parent=None, conversation=trace.id)
         there[trace.id] = trace.conversation
-        found.append(trace)
-    return found
+        linked.append(trace)
+    return linked
 
 
 def _chain(connection: Connection, name: str, conversation: str) -> list[Trace]:
     """A reply with its parents before it; [] if one of them is not in the store."""
     others = {trace.id: trace for trace in _read(connection, traces.c.conversation == conversation)}
-    found = []
+    chain = []
     above: str | None = name
     while above is not None:
         if above not in others:
             return []
-        found.append(others[above])
+        chain.append(others[above])
         above = others[above].parent
-    return found[::-1]
+    return chain[::-1]
 
 
 def _first_ready(connection: Connection, count: int, by_run: bool) -> list[int]:
     """The numbers of all ready traces of the tasks, or runs, that were recorded first."""
-    found: dict[tuple[str, ...], list[int]] = {}
+    units: dict[tuple[str, ...], list[int]] = {}
     last = 0
     columns = (traces.c.number, traces.c.key, traces.c.task_id, traces.c.run_id)
 
     def unit(row: Any) -> tuple[str, ...]:
         return (row.key, row.task_id, *((row.run_id,) if by_run else ()))
 
-    while len(found) < count:
+    while len(units) < count:
         ready = select(*columns).where(traces.c.state == TraceState.READY, traces.c.number > last)
         rows = connection.execute(ready.order_by(traces.c.number).limit(PAGE)).all()
         if not rows:
             break
         last = rows[-1].number
         for row in rows:
-            found.setdefault(unit(row), []).append(row.number)
-    chosen = list(found)[:count]
+            units.setdefault(unit(row), []).append(row.number)
+    chosen = list(units)[:count]
     later = select(*columns).where(
         traces.c.state == TraceState.READY,
         traces.c.number > last,
         traces.c.task_id.in_({task for _, task, *_ in chosen}),
     )
     for row in connection.execute(later):
-        if unit(row) in found:
-            found[unit(row)].append(row.number)
-    return [number for one in chosen for number in found[one]]
+        if unit(row) in units:
+            units[unit(row)].append(row.number)
+    return [number for one in chosen for number in units[one]]
 
 
 def _end_expired(connection: Connection, now: float) -> None:

@@ -57,9 +57,9 @@ class SwitchingEngine:
 
     async def generate(self, request: GenerateRequest) -> Generation:
         with self._in_use() as used:
-            found = await used.engine.generate(replace(request, adapter=used.adapter))
+            generation = await used.engine.generate(replace(request, adapter=used.adapter))
         await self._close_idle()
-        return replace(found, weight_versions=_all(used.version, found.token_ids))
+        return replace(generation, weight_versions=_all(used.version, generation.token_ids))
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
         with self._in_use() as used:

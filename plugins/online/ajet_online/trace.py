@@ -145,9 +145,9 @@ def from_row(row: Mapping[Any, Any]) -> Trace:
 
 def to_json(trace: Trace) -> dict[str, Any]:
     """A trace for programs that read JSON; arrays are lists."""
-    found = {name: getattr(trace, name) for name in trace.__slots__}
-    arrays = {name: value.tolist() for name, value in found.items() if isinstance(value, np.ndarray)}
-    return {**found, **arrays, "state": trace.state.name.lower()}
+    fields = {name: getattr(trace, name) for name in trace.__slots__}
+    arrays = {name: value.tolist() for name, value in fields.items() if isinstance(value, np.ndarray)}
+    return {**fields, **arrays, "state": trace.state.name.lower()}
 
 
 def hash_of(tools: Sequence[Message]) -> str:

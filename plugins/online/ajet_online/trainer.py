@@ -165,17 +165,17 @@ class OnlineTrainer:
         self._note(lease, 0, -1, {})  # so that a trainer of this folder releases it after a kill
         parent = self._serving()
         self._continue_from(parent)
-        found = self._usable(lease, parent)
-        for why in sorted(set(found.unusable.values())):
-            self.store.discard([name for name, said in found.unusable.items() if said == why], why)
-        if not found.tasks:
+        material = self._usable(lease, parent)
+        for why in sorted(set(material.unusable.values())):
+            self.store.discard([name for name, said in material.unusable.items() if said == why], why)
+        if not material.tasks:
             self._register()
             self.say(
-                f"{len(lease.traces)} replies cannot be trained: {'; '.join(set(found.unusable.values()))}"
+                f"{len(lease.traces)} replies cannot be trained: {'; '.join(set(material.unusable.values()))}"
             )
             return None
-        job = self._job(found, parent)
-        self._note(lease, parent.number, job.config.train.steps, self._about(found, parent))
+        job = self._job(material, parent)
+        self._note(lease, parent.number, job.config.train.steps, self._about(material, parent))
         try:
             with self._renewing(lease.id):
                 run_job(job)
@@ -208,14 +208,14 @@ class OnlineTrainer:
 
     # ---------------------------------------------------------------- one update
 
-    def _job(self, found: Usable, parent: Version) -> Job:
+    def _job(self, material: Usable, parent: Version) -> Job:
         """The job of one update."""
         step = (step_of(self._newest()) or 0) + 1
-        members = max(len(task.runs) for task in found.tasks)
-        algorithm = self.job.algorithm.model_copy(update=self._running(found, parent))
-        spec = {**self.job.config.train.algorithm, **self._running(found, parent)}
+        members = max(len(task.runs) for task in material.tasks)
+        algorithm = self.job.algorithm.model_copy(update=self._running(material, parent))
+        spec = {**self.job.config.train.algorithm, **self._running(material, parent)}
         given = self.job.layers.source_of
-        own, tasks = self.job.config.train, len(found.tasks)
+        own, tasks = self.job.config.train, len(material.tasks)
         train = own.model_copy(
             update={
                 "steps": step,
@@ -237,7 +237,9 @@ class OnlineTrainer:
                 ),
             }
         )
-        return replace(self.job, config=config, algorithm=algorithm, tasks=found.tasks, resume=self.run_dir)
+        return replace(
+            self.job, config=config, algorithm=algorithm, tasks=material.tasks, resume=self.run_dir
+        )
 
     def _usable(self, lease: Lease, parent: Version) -> Usable:
         known = self.versions.all()
@@ -278,10 +280,10 @@ class OnlineTrainer:
             context=self._context,
         )
 
-    def _running(self, found: Usable, parent: Version) -> dict[str, float]:
+    def _running(self, material: Usable, parent: Version) -> dict[str, float]:
         """The fields of the algorithm that follow the course of training."""
         if self.job.algorithm.name == "reinforce" and not self._is_given("baseline"):
-            mean = float(np.mean([run.reward for run in found.runs]))
+            mean = float(np.mean([run.reward for run in material.runs]))
             before = parent.report.get("baseline", mean)
             return {"baseline": MEMORY * before + (1 - MEMORY) * mean}
         if self.job.algorithm.name == "kto" and not self._is_given("reference_point"):
@@ -369,12 +371,12 @@ class OnlineTrainer:
         step = step_of(Path(version.path))
         self._measure_first(lines)
         known = self.versions.all()
-        found = Measured.of(_last(lines, "validation", step), known)
-        reward = found.reward if found else None
-        report = {**about, **_report(_last(lines, "train", step)), **(found.report() if found else {})}
+        measured = Measured.of(_last(lines, "validation", step), known)
+        reward = measured.reward if measured else None
+        report = {**about, **_report(_last(lines, "train", step)), **(measured.report() if measured else {})}
         if "reference_kl" in report:
             report["reference_log_ratio"] = report["reference_kl"] * report["tokens_per_reply"]
-        decision = decide(self.settings.gate, found, known)
+        decision = decide(self.settings.gate, measured, known)
         if not decision.publish:
             self.versions.reject(version.number, reward, report, decision.text)
             self._set_aside(Path(version.path), version.number)
@@ -392,28 +394,28 @@ class OnlineTrainer:
     def _measure_first(self, lines: list[dict[str, Any]]) -> None:
         """Note the validation reward of version 0, which the first update measures."""
         first = self.versions.all()[0]
-        found = Measured.of(_last(lines, "validation", 0), ())
-        if first.reward is None and found:
-            self.versions.measured(0, found.reward, {**first.report, **found.report()})
+        measured = Measured.of(_last(lines, "validation", 0), ())
+        if first.reward is None and measured:
+            self.versions.measured(0, measured.reward, {**first.report, **measured.report()})
 
-    def _about(self, found: Usable, parent: Version) -> dict[str, Any]:
+    def _about(self, material: Usable, parent: Version) -> dict[str, Any]:
         """What an update learns from."""
         known = self.versions.all()
-        own = [t for run in found.runs for t in run.traces if t.trained]
+        own = [t for run in material.runs for t in run.traces if t.trained]
         stale = [distance(known, _version_of(t), parent.number) for t in own]
         return {
             "replies": len(own),
-            "reward": float(np.mean([run.reward for run in found.runs])),
+            "reward": float(np.mean([run.reward for run in material.runs])),
             "staleness": float(np.mean(stale)),
             "staleness_max": max(stale),
-            "discarded": len(found.unusable),
+            "discarded": len(material.unusable),
             "tokens_per_reply": float(np.mean([len(t.tokens) for t in own])),
-            **self._running(found, parent),
+            **self._running(material, parent),
         }
 
     def _version(self, number: int) -> Version:
-        (found,) = [version for version in self.versions.all() if version.number == number]
-        return found
+        (wanted,) = [version for version in self.versions.all() if version.number == number]
+        return wanted
 
     def _serving(self) -> Version:
         serving = self.versions.serving()

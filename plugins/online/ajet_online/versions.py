@@ -52,12 +52,12 @@ class Versions:
         with self._store.writing() as connection:
             if _read(connection, versions.c.number == 0) == []:
                 connection.execute(insert(versions).values(values))
-            (found,) = _read(connection, versions.c.number == 0)
-        if found.path != model:
+            (first,) = _read(connection, versions.c.number == 0)
+        if first.path != model:
             raise ConfigError(
-                f"the store's first model is {found.path}, not {model}. Name that model, or another store."
+                f"the store's first model is {first.path}, not {model}. Name that model, or another store."
             )
-        return found
+        return first
 
     def all(self) -> list[Version]:
         """Every version, by number."""
@@ -178,12 +178,12 @@ class Versions:
         order = episodes.at, episodes.first
         turn = func.row_number().over(partition_by=(episodes.version, episodes.key), order_by=order)
         wanted = select(episodes.version, episodes.reward, episodes.key).order_by(turn, *order)
-        found: dict[int, tuple[list[float], list[str]]] = {number: ([], []) for number in numbers}
+        votes: dict[int, tuple[list[float], list[str]]] = {number: ([], []) for number in numbers}
         with self._store.reading() as connection:
             for version, reward, key in connection.execute(wanted):
-                found[version][0].append(reward)
-                found[version][1].append(key)
-        return {number: (np.array(rewards, np.float64), keys) for number, (rewards, keys) in found.items()}
+                votes[version][0].append(reward)
+                votes[version][1].append(key)
+        return {number: (np.array(rewards, np.float64), keys) for number, (rewards, keys) in votes.items()}
 
 
 def _ratings(numbers: Sequence[int], bounds: tuple[float, float] = (-LARGEST, LARGEST)) -> Subquery:
@@ -213,12 +213,12 @@ def distance(known: Collection[Version], sampled: int, learning: int) -> int:
 
 
 def _ancestors(parents: Mapping[int, int | None], number: int) -> list[int]:
-    found = []
+    ancestors = []
     current: int | None = number
     while current is not None:
-        found.append(current)
+        ancestors.append(current)
         current = parents.get(current)
-    return found
+    return ancestors
 
 
 def _decided(connection: Connection, candidate: Version, values: Mapping[str, Any]) -> None:

@@ -63,14 +63,14 @@ class Writer:
 
     def _waiting(self, first: _Kept) -> tuple[list[_Kept], bool]:
         """All that waits, up to `MOST` traces; and whether the writer is closing."""
-        found, count = [first], len(first[0])
+        waiting, count = [first], len(first[0])
         while count < MOST and not self._queue.empty():
             further = self._queue.get()
             if further is None:
-                return found, True
-            found.append(further)
+                return waiting, True
+            waiting.append(further)
             count += len(further[0])
-        return found, False
+        return waiting, False
 
 
 def _tell(done: asyncio.Future[None], error: AjetError | None) -> None:

@@ -115,12 +115,12 @@ def _loading(path: str, is_module: bool) -> dict[str, str]:
 
 def _check(agent: Any, spec: str) -> None:
     """Raise ConfigError if the object can be no workflow."""
-    where, found = f"--from {spec}", f"is {described(agent)}"
+    where, what = f"--from {spec}", f"is {described(agent)}"
     packages = _packages(agent)
     if packages & {"agentscope", "autogen_agentchat"}:
         raise ConfigError(
             where,
-            f"{found}, which keeps its conversation, so each episode needs a new one. Write a function run(task) that makes one, "
+            f"{what}, which keeps its conversation, so each episode needs a new one. Write a function run(task) that makes one, "
             "asks it task.query and returns the text of its answer, and name that.",
         )
     try:
@@ -128,7 +128,7 @@ def _check(agent: Any, spec: str) -> None:
     except ConfigError as error:
         graph = "langgraph" in packages and importlib.util.find_spec("ajet_langgraph") is None
         needed = "Graphs are workflows with pip install 'ajet[langgraph]'." if graph else NEEDED
-        raise ConfigError(where, f"{found}: {error.text} {needed}") from None
+        raise ConfigError(where, f"{what}: {error.text} {needed}") from None
 
 
 def _nameless(module: str) -> ConfigError:

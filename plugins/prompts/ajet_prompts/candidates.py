@@ -76,8 +76,8 @@ class Candidates:
         if missing:
             self._budget.pay(self._spent())
             await self._run(texts, missing)
-        found = [self._ran[plan.id] for plan in plans]
-        return [found[i : i + self._repeats] for i in range(0, len(found), self._repeats)]
+        episodes = [self._ran[plan.id] for plan in plans]
+        return [episodes[i : i + self._repeats] for i in range(0, len(episodes), self._repeats)]
 
     def ended(self, texts: Texts, tasks: Sequence[Task]) -> list[Ended]:
         """The numbers of episodes that have been run."""

@@ -68,13 +68,13 @@ def app(
             "--then-train: cannot be combined with --resume; run the job with --set prompts=FILE."
         )
     proposer = {"type": "openai", "base_url": endpoint, "model": reflection} if reflection else None
-    found = _run(tune_layers({**given, "reflection": proposer}), services, resume) / "prompts.yaml"
+    file = _run(tune_layers({**given, "reflection": proposer}), services, resume) / "prompts.yaml"
     if output:
-        shutil.copyfile(found, output)
+        shutil.copyfile(file, output)
         print(f"written to {output}")
     if then_train:
         layers = job_of({name: value for name, value in given.items() if name not in TUNING})
-        layers.set("prompts", read_prompts(found), str(found), Path.cwd())
+        layers.set("prompts", read_prompts(file), str(file), Path.cwd())
         if layers.job().backbone.name == "prompts":
             layers.set("backbone", DEFAULT_BACKBONE, "--then-train", Path.cwd())
         _run(layers, services, None)

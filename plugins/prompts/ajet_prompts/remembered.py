@@ -70,8 +70,8 @@ class Remembered(ChatModelPlugin):
             self._store.put(key, json.dumps(reply))
             self._store.put(_SPENT, json.dumps(asdict(self.spent)))
             return reply
-        found: Mapping[str, Any] = json.loads(kept)
-        return found
+        message: Mapping[str, Any] = json.loads(kept)
+        return message
 
 
 def _digest(

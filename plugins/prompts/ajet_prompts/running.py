@@ -129,7 +129,7 @@ class Running:
             raise SearchEnded("interrupted")
         self._under_way = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            found: T = self._under_way.result()
+            outcome: T = self._under_way.result()
         except SearchEnded:
             raise
         except CancelledError:
@@ -137,7 +137,7 @@ class Running:
         except BaseException as error:
             self._error = error
             raise SearchEnded(str(error)) from error
-        return found
+        return outcome
 
     def _evaluated(self, candidate: Candidate) -> None:
         """A candidate has been evaluated on all validation tasks."""
@@ -165,7 +165,7 @@ class Running:
     @property
     def _best(self) -> tuple[Candidate, Metrics]:
         """The candidate with the highest reward, the earliest of several."""
-        return max(self._found, key=lambda found: (found[0].reward, -found[0].number))
+        return max(self._found, key=lambda pair: (pair[0].reward, -pair[0].number))
 
     def _write(self) -> None:
         write_prompts(self._recorder.dir / FILE, self._best[0], self._found[0][0], len(self._validation))

@@ -129,8 +129,8 @@ class _Idle:
 class _Listener:
     """Hears of candidates that GEPA has evaluated on all validation tasks."""
 
-    def __init__(self, found: Callable[[Candidate], None]) -> None:
-        self._found = found
+    def __init__(self, report: Callable[[Candidate], None]) -> None:
+        self._found = report
 
     def on_valset_evaluated(self, event: Mapping[str, Any]) -> None:
         parent = next(iter(event["parent_ids"]), None)

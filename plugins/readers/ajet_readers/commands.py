@@ -140,16 +140,16 @@ def from_feedback(
     for flag, path in (("--examples", examples), ("--transcripts", transcripts)):
         if path is not None:
             check_output(flag, path)
-    found = read_run(find_run(run))
-    said = feedback.read_feedback(found.dir)
-    unknown = said.keys() - {entry.id for entry in found.entries}
+    folder = read_run(find_run(run))
+    said = feedback.read_feedback(folder.dir)
+    unknown = said.keys() - {entry.id for entry in folder.entries}
     if unknown:
-        print(f"{len(unknown)} of {len(said)} rated episodes are not in {found.dir}, such as {min(unknown)}")
+        print(f"{len(unknown)} of {len(said)} rated episodes are not in {folder.dir}, such as {min(unknown)}")
     if examples is not None:
-        records = list(feedback.labelled_examples(found, said))
+        records = list(feedback.labelled_examples(folder, said))
         print(f"{_write_records(examples, records)} labelled responses in {examples}")
     if transcripts is not None:
-        records = list(feedback.transcripts(found, said, at_least))
+        records = list(feedback.transcripts(folder, said, at_least))
         print(f"{_write_records(transcripts, records)} transcripts in {transcripts}")
 
 
@@ -174,9 +174,9 @@ def _layers(job_file: Path | None, kind: str) -> Layers:
 
     layers = job_layers(job_file)
     reader = (layers.values.get("task") or {}).get("reader")
-    found = "jsonl" if isinstance(reader, str) else (reader or {}).get("type", kind)
-    if found != kind:
-        raise ConfigError(f"{job_file}: task.reader is of type {found!r}; this command needs {kind!r}.")
+    named = "jsonl" if isinstance(reader, str) else (reader or {}).get("type", kind)
+    if named != kind:
+        raise ConfigError(f"{job_file}: task.reader is of type {named!r}; this command needs {kind!r}.")
     _lay(layers, "ajet data", "type", kind)
     return layers
 

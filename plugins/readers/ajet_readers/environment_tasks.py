@@ -32,13 +32,13 @@ class EnvironmentTasks(SelectingReader):
         from ajet.environments import EnvironmentFailed, task_ids
 
         try:
-            found = task_ids(self.url, self.env_type, self.split, self.params)
+            ids = task_ids(self.url, self.env_type, self.split, self.params)
         except EnvironmentFailed as error:
             raise ConfigError(str(error)) from None
-        if not found:
+        if not ids:
             raise ConfigError(f"{self.url}: the split {self.split!r} of {self.env_type!r} is empty.")
         about = {"url": self.url, "env_type": self.env_type, "params": dict(self.params)}
-        for task_id in found:
+        for task_id in ids:
             environment = {**about, "task_id": task_id}
             yield Task(
                 id=f"{self.env_type}-{task_id}", metadata={"environment": environment, "split": self.split}

@@ -90,9 +90,9 @@ class HuggingFace(RecordReader):
             return saved[self.split]
         name = self.split.partition("[")[0]
         if texts := text_files(local, name):
-            found = [row for file in texts for row in rows_of(file)]
-            parts = datasets.ReadInstruction.from_spec(self.split).to_absolute({name: len(found)})
-            chosen = [row for part in parts for row in found[part.from_ : part.to]]
+            rows = [row for file in texts for row in rows_of(file)]
+            parts = datasets.ReadInstruction.from_spec(self.split).to_absolute({name: len(rows)})
+            chosen = [row for part in parts for row in rows[part.from_ : part.to]]
             if not chosen:
                 raise ConfigError(f"{self._place()}: the split corresponds to no data.")
             return chosen

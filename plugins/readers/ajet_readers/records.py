@@ -84,7 +84,7 @@ class RecordReader(SelectingReader):
 
     def describe_duplicate(self, first: Task, second: Task) -> str:
         """See `Reader.describe_duplicate`. Reads the source again to name both places."""
-        given, found = True, list[str]()
+        given, places = True, list[str]()
         for place, entry in self.entries():
             try:
                 record = self.record(entry, place)
@@ -93,14 +93,14 @@ class RecordReader(SelectingReader):
                 continue
             if task.id == first.id:
                 given = bool(_field(record, self.id))
-                found.append(f"{place} {beginning(task)}")
-        if len(found) < 2:
+                places.append(f"{place} {beginning(task)}")
+        if len(places) < 2:
             return super().describe_duplicate(first, second)
         what = (
             f"duplicate task id {first.id!r}" if given else f"duplicate task (no {self.id!r}, equal content)"
         )
-        more = f" (and {len(found) - 2} more)" if len(found) > 2 else ""
-        return f"{what}: {found[0]} and {found[1]}{more}"
+        more = f" (and {len(places) - 2} more)" if len(places) > 2 else ""
+        return f"{what}: {places[0]} and {places[1]}{more}"
 
     def _task(self, record: dict[str, Any], place: str) -> Task:
         self._require_named_fields(record, place)
@@ -122,12 +122,12 @@ class RecordReader(SelectingReader):
     def _answer(self, value: Any, place: str) -> Any:
         if self.answer_pattern is None:
             return value
-        found = re.search(self.answer_pattern, _text(value, str(self.answer), place))
-        if found is None:
+        match = re.search(self.answer_pattern, _text(value, str(self.answer), place))
+        if match is None:
             raise ConfigError(
                 f"{place}: field {self.answer!r} does not match answer_pattern {self.answer_pattern!r}: {str(value)[-60:]!r}."
             )
-        return (found[1] if found.re.groups else found[0]).strip()
+        return (match[1] if match.re.groups else match[0]).strip()
 
     def _require_named_fields(self, record: Mapping[str, Any], place: str) -> None:
         """Every record must have the fields that the job names itself, with a name that is not the default."""
@@ -135,8 +135,10 @@ class RecordReader(SelectingReader):
             name = getattr(self, key)
             renamed = name is not None and name != type(self).model_fields[key].default
             if renamed and value_at(record, name, _ABSENT) is _ABSENT:
-                found = _names(record)
-                raise ConfigError(f"{place}: no field {name!r}, which `{key}` names; the record has {found}.")
+                fields = _names(record)
+                raise ConfigError(
+                    f"{place}: no field {name!r}, which `{key}` names; the record has {fields}."
+                )
 
 
 _ABSENT = object()

@@ -42,16 +42,16 @@ def read_feedback(run_dir: Path) -> dict[str, Feedback]:
         raise ConfigError(f"{file}: no such file. Rate some episodes of the run first.")
     lines = file.read_bytes().split(b"\n")[:-1]
     given = (_feedback(line, f"{file}:{number}") for number, line in enumerate(lines, 1) if line.strip())
-    found: dict[str, Feedback] = {}
+    by_episode: dict[str, Feedback] = {}
     for said in given:
-        before = found.get(said.id, said)
-        found[said.id] = replace(
+        before = by_episode.get(said.id, said)
+        by_episode[said.id] = replace(
             before,
             rating=before.rating if said.rating is None else said.rating,
             comment=said.comment or before.comment,
             correction=said.correction or before.correction,
         )
-    return found
+    return by_episode
 
 
 def labelled_examples(run: RecordedRun, feedback: Mapping[str, Feedback]) -> Iterator[dict[str, Any]]:

@@ -42,8 +42,8 @@ class Rejudged:
     @property
     def first_wrong_step(self) -> int | None:
         """The first step that trained a token with an advantage of the wrong sign; None if no step did."""
-        found = self.changes.first_wrong
-        return found.step if found else None
+        first = self.changes.first_wrong
+        return first.step if first else None
 
     def as_dict(self) -> Mapping[str, Any]:
         """All figures, as `ajet rejudge --json` prints them."""
@@ -178,11 +178,11 @@ def judged_anew(path: Path, judge: Any, progress: Progress, clean: Path | None =
         verdicts: list[Judged] = []
 
         def ended(step: Sequence[Judged]) -> None:
-            found = None
+            credit = None
             if isinstance(known, Crediting) and step[0].entry.phase == "train":
-                found = known.of(step)
-            changes.add(step, found)
-            file.extend(line_of(each, found.push.get(each.entry.id) if found else None) for each in step)
+                credit = known.of(step)
+            changes.add(step, credit)
+            file.extend(line_of(each, credit.push.get(each.entry.id) if credit else None) for each in step)
             verdicts.extend(each.without_record() for each in step)
             progress.episodes("rejudge", len(file), len(run.entries))
 

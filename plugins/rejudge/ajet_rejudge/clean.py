@@ -78,14 +78,14 @@ def begin(
 def _episodes(run: RecordedRun, judged: Sequence[Judged], step: int) -> list[dict[str, Any]]:
     """The lines of the episodes up to a step, as the weights have learned from them, and those of the next one that have a new
     verdict."""
-    found = []
+    lines = []
     for each in judged:
         entry = each.entry
         if entry.step <= step:
-            found.append(run.line(entry))
+            lines.append(run.line(entry))
         elif entry.step == step + 1 and entry.phase == "train" and each.new is not None:
-            found.append(_rewritten(run.line(entry), each.new, each.episode.feedback))
-    return found
+            lines.append(_rewritten(run.line(entry), each.new, each.episode.feedback))
+    return lines
 
 
 def _rewritten(line: dict[str, Any], new: JudgeVerdict, feedback: str) -> dict[str, Any]:

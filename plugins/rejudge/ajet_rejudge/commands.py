@@ -37,8 +37,8 @@ def rejudge(
     from ajet_rejudge.report import page
 
     with make_progress() as progress:
-        found = judged_anew(run, judge, progress, clean)
-    print(json.dumps(found.as_dict(), default=str) if as_json else page(found))
+        rejudged = judged_anew(run, judge, progress, clean)
+    print(json.dumps(rejudged.as_dict(), default=str) if as_json else page(rejudged))
 
 
 def bisect(

@@ -82,9 +82,9 @@ class Crediting:
             if base is None:
                 continue
             verdicts = each.recorded, each.recorded if base.group in unknown else each.new
-            for found, verdict in zip((was, now), verdicts, strict=True):
+            for side, verdict in zip((was, now), verdicts, strict=True):
                 if verdict is not None:
-                    found.append(
+                    side.append(
                         replace(
                             base,
                             reward=verdict.reward,
@@ -126,24 +126,24 @@ class Crediting:
             learning_rate=0.0,
             seed=f"{self.seed}:{step}",
         )
-        found: dict[Sampled, Share] = {}
+        shares: dict[Sampled, Share] = {}
         for sample in made.batch.samples if made else ():
             for span in sample.spans:
                 if span.end > span.start:
-                    own = found.get((sample.episode, span.call), Share(0.0, 0.0, 0))
-                    found[sample.episode, span.call] = Share(
+                    own = shares.get((sample.episode, span.call), Share(0.0, 0.0, 0))
+                    shares[sample.episode, span.call] = Share(
                         float(sample.advantages[span.start]),
                         own.weight + float(sample.weights[span.start : span.end].sum()),
                         own.tokens + span.end - span.start,
                     )
-        return found
+        return shares
 
-    def _as_recorded(self, found: Mapping[Sampled, Share], step: int) -> bool:
+    def _as_recorded(self, shares: Mapping[Sampled, Share], step: int) -> bool:
         recorded = trained_advantages(self.run.dir, step)
         if recorded is None:
             return True
-        return recorded.keys() == found.keys() and all(
-            math.isclose(value, found[call].advantage, rel_tol=CLOSE, abs_tol=NEARLY_ZERO)
+        return recorded.keys() == shares.keys() and all(
+            math.isclose(value, shares[call].advantage, rel_tol=CLOSE, abs_tol=NEARLY_ZERO)
             for call, value in recorded.items()
         )
 
@@ -151,11 +151,11 @@ class Crediting:
 def _pushes(
     before: Mapping[Sampled, Share], after: Mapping[Sampled, Share]
 ) -> list[tuple[str, float, float]]:
-    found: dict[str, list[float]] = {}
+    pushes: dict[str, list[float]] = {}
     for place, shares in enumerate((before, after)):
         for (episode, _), share in shares.items():
-            found.setdefault(episode, [0.0, 0.0])[place] += share.weight * share.advantage
-    return [(name, one, other) for name, (one, other) in found.items()]
+            pushes.setdefault(episode, [0.0, 0.0])[place] += share.weight * share.advantage
+    return [(name, one, other) for name, (one, other) in pushes.items()]
 
 
 def crediting(

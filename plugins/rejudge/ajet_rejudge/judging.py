@@ -80,12 +80,12 @@ def judged_steps(judging: Judging, done: Callable[[Sequence[Judged]], None]) -> 
 
 def _by_step(run: RecordedRun) -> Mapping[tuple[str, int], Sequence[Entry]]:
     """The episodes of a run by phase and step. Raises ConfigError if there are none."""
-    found: dict[tuple[str, int], list[Entry]] = {}
+    by_step: dict[tuple[str, int], list[Entry]] = {}
     for entry in run.entries:
-        found.setdefault((entry.phase, entry.step), []).append(entry)
-    if not found:
+        by_step.setdefault((entry.phase, entry.step), []).append(entry)
+    if not by_step:
         raise ConfigError(f"{run.dir}: no episode has been recorded, so there is nothing to judge.")
-    return found
+    return by_step
 
 
 async def _steps(judging: Judging) -> AsyncIterator[Sequence[Judged]]:
@@ -100,14 +100,14 @@ async def _steps(judging: Judging) -> AsyncIterator[Sequence[Judged]]:
 def _recorded(judging: Judging, entry: Entry) -> Judged:
     """An episode as it was before its judge was asked."""
     episode = judging.run.episode(entry)
-    found = Judged(entry, episode, JudgeVerdict.of(episode), has_output(episode))
-    if found.has_output:
+    judged = Judged(entry, episode, JudgeVerdict.of(episode), has_output(episode))
+    if judged.has_output:
         task = episode.plan.task
         if not (task.query or task.messages or task.metadata):
-            found.unknown = "its task is not in the journal"
+            judged.unknown = "its task is not in the journal"
         episode.output = RecordedOutput(episode, unjudged=judging.unjudged)
         episode.failed = None
-    return found
+    return judged
 
 
 def _number_groups(step: Sequence[Judged]) -> None:

@@ -43,7 +43,7 @@ class FeedbackFile:
 
     def ratings(self, episode: str) -> list[dict[str, Any]]:
         """The ratings of an episode, in the order in which they were given."""
-        found = []
+        ratings = []
         try:
             with self._path.open("rb") as file:
                 for raw in file:
@@ -52,12 +52,12 @@ class FeedbackFile:
                     except NotALine:
                         continue
                     if isinstance(line, dict) and line.get("id") == episode:
-                        found.append(
+                        ratings.append(
                             {name: line.get(name) for name in ("rating", "comment", "correction", "time")}
                         )
         except OSError:
             return []
-        return found
+        return ratings
 
     def rate(self, episode: str, rating: float | None, comment: str, correction: str) -> None:
         """Append a line. Raises AjetError if the file cannot be written."""

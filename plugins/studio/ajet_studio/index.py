@@ -261,17 +261,17 @@ def torn(journal: Path) -> bool:
 
 def faults(db: sqlite3.Connection) -> list[str]:
     """What is wrong with lines of the journal, the first ones in words."""
-    found = [
+    faults = [
         f"line {line}: {fault}; it is left out"
         for line, fault in db.execute("SELECT line, fault FROM faults")
     ]
-    left = _get(db, "faults", 0) - len(found)
+    left = _get(db, "faults", 0) - len(faults)
     unknown = _get(db, "unknown", 0)
     if left > 0:
-        found.append(f"{left} more lines are left out")
+        faults.append(f"{left} more lines are left out")
     if unknown:
-        found.append(f"{unknown} {'line' if unknown == 1 else 'lines'} of an unknown type: left out")
-    return found
+        faults.append(f"{unknown} {'line' if unknown == 1 else 'lines'} of an unknown type: left out")
+    return faults
 
 
 def _add(db: sqlite3.Connection, data: memoryview, offset: int, number: int) -> int:
@@ -358,15 +358,15 @@ def _probe(file: BinaryIO, end: int) -> bytes:
 def _state(path: Path) -> tuple[int, int]:
     """Size and time of a file; of a missing one, zeros."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return 0, 0
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def _get(db: sqlite3.Connection, name: str, default: Any) -> Any:
-    found = db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-    return found[0] if found else default
+    row = db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    return row[0] if row else default
 
 
 def _put(db: sqlite3.Connection, **values: Any) -> None:

@@ -111,13 +111,13 @@ class Library:
 
     def beside(self, run: OpenRun) -> list[OpenRun]:
         """The other runs that were opened before and so have an index; the newest names first."""
-        found = []
+        others = []
         for id in self.ids():
             with suppress(RefusedView):
                 other = self.run(id)
                 if other.id != run.id and other.index.file.exists():
-                    found.append(other)
-        return found
+                    others.append(other)
+        return others
 
     def close(self) -> None:
         """Stop reading journals."""

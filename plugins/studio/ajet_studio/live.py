@@ -21,14 +21,14 @@ def state(run: OpenRun) -> str:
     """Sizes and times of the files that a run writes, and how much of them the index covers, as a short text. Answers
     that the page shows contain it, so that the page is told of what changes after them, however late it listens."""
     run.index.update()
-    found = [f"{run.index.progress():.6f}"]
+    parts = [f"{run.index.progress():.6f}"]
     for name in (JOURNAL, METRICS, RUNNING, JOB):
         try:
             stat = (run.dir / name).stat()
-            found.append(f"{stat.st_size:x}-{stat.st_mtime_ns:x}")
+            parts.append(f"{stat.st_size:x}-{stat.st_mtime_ns:x}")
         except OSError:
-            found.append("")
-    return ".".join(found)
+            parts.append("")
+    return ".".join(parts)
 
 
 async def changes(run: OpenRun, seen: str, ending: asyncio.Event) -> AsyncIterator[str]:

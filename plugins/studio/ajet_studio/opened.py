@@ -138,10 +138,10 @@ class OpenRun:
     def _state(self, name: str) -> tuple[int, int] | None:
         """Size and time of a file; None if there is none."""
         try:
-            found = (self.dir / name).stat()
+            status = (self.dir / name).stat()
         except OSError:
             return None
-        return found.st_size, found.st_mtime_ns
+        return status.st_size, status.st_mtime_ns
 
     # ----------------------------------------------------------------- episodes
 
@@ -151,15 +151,15 @@ class OpenRun:
         while True:
             complete = self.index.update()
             with self.index.reading() as db:
-                found = db.execute("SELECT * FROM episodes WHERE id = ? ORDER BY line DESC", (id,)).fetchone()
-            if found or complete or time.monotonic() > deadline:
+                row = db.execute("SELECT * FROM episodes WHERE id = ? ORDER BY line DESC", (id,)).fetchone()
+            if row or complete or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
-        if found is None:
+        if row is None:
             done = self.index.progress()
             hint = f"; {done:.0%} of the journal has been read" if done < 1 else ""
             raise missing(f"{id}: no such episode in {self.name}{hint}")
-        return dict(found)
+        return dict(row)
 
     def step(self, phase: str, step: int) -> list[Entry]:
         """The episodes of a step that have a reward."""
@@ -241,12 +241,12 @@ def _read_job(path: Path) -> tuple[Mapping[str, Any], str]:
     try:
         if path.stat().st_size > _LONGEST_JOB:
             return {}, f"{path.name}: longer than {_LONGEST_JOB >> 20} MiB"
-        found = read_yaml(path)
+        values = read_yaml(path)
     except (OSError, AjetError) as error:
         return {}, f"{path.name}: {str(error).removeprefix(str(path)).lstrip(': ')[:300]}"
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         return {}, f"{path.name}: not a mapping of keys"
-    return found, ""
+    return values, ""
 
 
 def _without_own_code(job: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
@@ -288,5 +288,5 @@ class Recent:
                 total = sum(size for size, _ in self._values.values())
                 while total > self._most_bytes and len(self._values) > 1:
                     total -= self._values.popitem(last=False)[1][0]
-            found: Value = self._values[key][1]
-            return found
+            value: Value = self._values[key][1]
+            return value

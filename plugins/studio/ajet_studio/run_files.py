@@ -34,15 +34,15 @@ def read_tasks(run_dir: Path, job: Mapping[str, Any]) -> dict[str, Task]:
     section = job.get("task")
     if not isinstance(section, Mapping):
         return {}
-    found: dict[str, Task] = {}
+    tasks: dict[str, Task] = {}
     for name in ("reader", "validation"):
         spec = by_type(section.get(name))
         if isinstance(spec, Mapping) and spec.get("type") == "jsonl":
             try:
-                found |= {task.id: task for task in _tasks(run_dir, job, spec, f"task.{name}")}
+                tasks |= {task.id: task for task in _tasks(run_dir, job, spec, f"task.{name}")}
             except (AjetError, OSError, ValueError, TypeError):
                 continue
-    return found
+    return tasks
 
 
 def _tasks(run_dir: Path, job: Mapping[str, Any], spec: Mapping[str, Any], where: str) -> list[Task]:
@@ -69,8 +69,8 @@ class Metrics:
 
     def of(self, phase: str) -> list[Mapping[str, Any]]:
         """The lines of a phase, by step; the last one of each step."""
-        found = {line["step"]: line for line in self.lines if line["type"] == phase}
-        return [line for _, line in sorted(found.items())]
+        by_step = {line["step"]: line for line in self.lines if line["type"] == phase}
+        return [line for _, line in sorted(by_step.items())]
 
     def phases(self) -> list[str]:
         """The phases that have metrics, in the order of their first lines."""
@@ -140,7 +140,7 @@ def _times(file: BinaryIO, *, last: bool) -> Span:
         lines = file.read(reach).splitlines(keepends=True)
         for raw in reversed(lines) if last else lines:
             with suppress(NotALine):
-                found = parse_times(raw) if raw.endswith(b"\n") else Times("")
-                if found.type == "episode" and found.started:
-                    return found.started, found.started + (found.seconds or 0.0)
+                times = parse_times(raw) if raw.endswith(b"\n") else Times("")
+                if times.type == "episode" and times.started:
+                    return times.started, times.started + (times.seconds or 0.0)
     return 0.0, 0.0

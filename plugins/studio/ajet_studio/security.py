@@ -93,10 +93,10 @@ class Guarded:
 
     def _cookie_of(self, scope: Scope, headers: Headers) -> str:
         try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie(scope))
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie(scope))
         except CookieError:
             return ""
-        return found.value if found else ""
+        return cookie.value if cookie else ""
 
     def _own_page(self, scope: Scope, headers: Headers, host: str, needed: bool = False) -> bool:
         """Whether a request that names an origin names ours; with ``needed`` it must name one."""

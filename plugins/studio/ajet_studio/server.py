@@ -146,8 +146,8 @@ def _answered(view: Callable[[Request], dict[str, Any] | Response]) -> Callable[
 def _answer(view: Callable[[Request], dict[str, Any] | Response], request: Request) -> Response:
     """The answer of a view, or the one line that says why there is none. Runs in a thread."""
     try:
-        found = view(request)
-        return found if isinstance(found, Response) else json_answer(found)
+        reply = view(request)
+        return reply if isinstance(reply, Response) else json_answer(reply)
     except RefusedView as refused:
         return error(refused.status, str(refused))
     except FileNotFoundError as missing:

@@ -98,14 +98,14 @@ def group(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]:
             if place + 1 < len(tasks)
             else _edge(db, phase, step, ">", "ASC")
         )
-    found, trained = run.credit().advantages(run.step(phase, step)), run.trained(phase, step)
+    advantages, trained = run.credit().advantages(run.step(phase, step)), run.trained(phase, step)
     of_calls: dict[str, set[float]] = {}
     for (id, _), advantage in (trained or {}).items():
         of_calls.setdefault(id, set()).add(advantage)
 
     def advantage_of(id: str) -> float | None:
         if trained is None:
-            return found.get(id, {}).get(EPISODE)
+            return advantages.get(id, {}).get(EPISODE)
         own = of_calls.get(id, set())
         return next(iter(own)) if len(own) == 1 else None  # the tree has those of calls
 
@@ -164,17 +164,17 @@ def group_tree(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]
 def episode(run: OpenRun, id: str, beside: Sequence[OpenRun]) -> dict[str, Any]:
     """One episode. Those of the same task are taken from its run, then from the runs ``beside`` it."""
     row = run.row(id)
-    found = run.view(row)
-    one = found.episode
-    lanes = Lanes(found)
+    decoded = run.view(row)
+    one = decoded.episode
+    lanes = Lanes(decoded)
     with run.index.reading() as db:
         ids = [sibling["id"] for sibling in _siblings(db, row["phase"], row["step"], row["task"])]
     place = ids.index(id)
     task = _task(run, row["task"], one.plan.task)
     return {
         **row_of(row),
-        "advantages": dict(found.advantages),
-        **{name: _shortened(whole) for name, whole in _parts(run, row, found).items()},
+        "advantages": dict(decoded.advantages),
+        **{name: _shortened(whole) for name, whole in _parts(run, row, decoded).items()},
         "task": task,
         "rewards": dict(one.rewards),
         "metrics": dict(one.metrics),
@@ -197,20 +197,20 @@ def text(run: OpenRun, id: str, part: str, start: int, count: int) -> dict[str, 
     """More of a text that was shortened: of a part of an episode, or of the content or the reasoning of a message, which
     ``LANE.MESSAGE`` or ``LANE.MESSAGE.reasoning`` names."""
     row = run.row(id)
-    found = run.view(row)
-    parts = _parts(run, row, found)
-    whole = parts[part] if part in parts else _said(Lanes(found), part)
+    decoded = run.view(row)
+    parts = _parts(run, row, decoded)
+    whole = parts[part] if part in parts else _said(Lanes(decoded), part)
     return {"text": whole[start : start + min(count, 1_000_000)], "from": start, "total": len(whole)}
 
 
-def _parts(run: OpenRun, row: Mapping[str, Any], found: View) -> dict[str, str]:
+def _parts(run: OpenRun, row: Mapping[str, Any], decoded: View) -> dict[str, str]:
     """The texts of an episode beside its messages."""
-    one = found.episode
+    one = decoded.episode
     task = run.tasks().get(row["task"], one.plan.task)
     return {
         "response": _as_text(one.output.response),
         "reference": _as_text(task.metadata.get("answer")),
-        "error": found.entry.error,
+        "error": decoded.entry.error,
         "feedback": one.feedback or "",
         "printed": one.printed.text,
     }
@@ -248,8 +248,8 @@ class Lanes:
                 new.append(node)
                 node = node.parent
             first = len(places) if new else None
-            for found in reversed(new):
-                places[found] = len(places)
+            for message_node in reversed(new):
+                places[message_node] = len(places)
             answer = places[one.answer] if one.answer else None
             self._spans[one.number] = (answer if first is None else first, answer)
         self.keys = list(self._places)
@@ -273,12 +273,12 @@ class Lanes:
 
     def calls(self) -> list[dict[str, Any]]:
         """The calls, in the order of their requests."""
-        found = []
+        calls = []
         for one in self._answered:
             call = self._calls.get(one.number)
             first, answer = self._spans[one.number]
             versions = call.generation.weight_versions.tolist() if call else []
-            found.append(
+            calls.append(
                 {
                     "number": one.number,
                     "agent": one.agent,
@@ -297,7 +297,7 @@ class Lanes:
                     "seconds": one.seconds if isinstance(one, Exchange) and one.seconds else None,
                 }
             )
-        return found
+        return calls
 
     def messages(self) -> list[list[dict[str, Any]]]:
         """The messages of each lane; ``parent`` is the place of the message before, -1 for none."""
@@ -319,13 +319,13 @@ class Lanes:
 
     def _timeline(self, index: int, line: Timeline) -> dict[str, Any]:
         trained = index < self._view.trained
-        found = {self._view.advantage(span) for span in line.spans} if trained else {None}
+        advantages = {self._view.advantage(span) for span in line.spans} if trained else {None}
         return {
             "index": index,
             "tokens": len(line.token_ids),
             "trained_tokens": int(line.mask.sum()) if trained else 0,
-            "advantage": found.pop()
-            if len(found) == 1
+            "advantage": advantages.pop()
+            if len(advantages) == 1
             else None,  # calls have their own in the tree of the group
             "calls": [span.call for span in line.spans],
         }
@@ -374,8 +374,8 @@ def task_of(run: OpenRun, row: Mapping[str, Any] | sqlite3.Row) -> Task:
 
 def _given(id: str, given: Any) -> Task:
     """A task as a line of the journal holds it; parts of other types are left out."""
-    found = given if isinstance(given, dict) else {}
-    query, messages, metadata = (found.get(name) for name in ("query", "messages", "metadata"))
+    fields = given if isinstance(given, dict) else {}
+    query, messages, metadata = (fields.get(name) for name in ("query", "messages", "metadata"))
     return Task(
         id,
         query if isinstance(query, str) else "",
@@ -496,9 +496,9 @@ def _count(query: Mapping[str, str], name: str, default: int) -> int:
 
 def _same_task(run: OpenRun, row: Mapping[str, Any], beside: Sequence[OpenRun]) -> list[dict[str, Any]]:
     """At most `MOST_ALIKE` episodes of a row's task from outside its group, first those of its run, by step."""
-    found: list[dict[str, Any]] = []
+    alike: list[dict[str, Any]] = []
     for one in (run, *beside):
-        left = MOST_ALIKE - len(found)
+        left = MOST_ALIKE - len(alike)
         if left <= 0:
             break
         group = (row["phase"], row["step"]) if one is run else ("", -1)
@@ -508,29 +508,29 @@ def _same_task(run: OpenRun, row: Mapping[str, Any], beside: Sequence[OpenRun]) 
                 "ORDER BY step, line",
                 (row["task"], *group),
             ).fetchall()
-            found += [{"run": one.id, **dict(other)} for other in thinned(rows, left)]
-    return found
+            alike += [{"run": one.id, **dict(other)} for other in thinned(rows, left)]
+    return alike
 
 
 def _task(run: OpenRun, id: str, given: Task | None = None) -> dict[str, Any]:
     """The id of a task, and what the job's file of tasks says of it, else what the journal says that the workflow was ``given``."""
-    found = run.tasks().get(id, given)
-    if found is None or not (found.query or found.messages or found.metadata):
+    task = run.tasks().get(id, given)
+    if task is None or not (task.query or task.messages or task.metadata):
         return {"id": id}
     return {
         "id": id,
-        "query": found.query,
-        "metadata": _bounded(dict(found.metadata), LONG),
-        "answer": found.metadata.get("answer"),
+        "query": task.query,
+        "metadata": _bounded(dict(task.metadata), LONG),
+        "answer": task.metadata.get("answer"),
     }
 
 
 def _siblings(db: sqlite3.Connection, phase: str, step: int, task: str) -> list[sqlite3.Row]:
-    found: list[sqlite3.Row] = db.execute(
+    rows: list[sqlite3.Row] = db.execute(
         "SELECT * FROM episodes WHERE phase = ? AND step = ? AND task = ? ORDER BY member, line",
         (phase, step, task),
     ).fetchall()
-    return found
+    return rows
 
 
 def _key(phase: str, step: int, task: str) -> dict[str, Any]:
@@ -539,9 +539,9 @@ def _key(phase: str, step: int, task: str) -> dict[str, Any]:
 
 def _edge(db: sqlite3.Connection, phase: str, step: int, than: str, order: str) -> dict[str, Any] | None:
     """The last group of the step before, or the first one of the step after."""
-    found = db.execute(
+    row = db.execute(
         f"SELECT step, task FROM episodes WHERE phase = ? AND step {than} ? GROUP BY step, task "
         f"ORDER BY step {order}, min(line) {order} LIMIT 1",
         (phase, step),
     ).fetchone()
-    return _key(phase, found["step"], found["task"]) if found else None
+    return _key(phase, row["step"], row["task"]) if row else None

@@ -51,12 +51,12 @@ def runs(library: Library) -> dict[str, Any]:
 def run_row(run: OpenRun) -> dict[str, Any]:
     """A run in one row."""
     job, problem = run.job()
-    found = run.digest(_digest)
+    figures = run.digest(_digest)
     train, about = _mapping(job.get("train")), _mapping(job.get("run"))
     backbone = _text(_mapping(job.get("backbone")).get("name", job.get("backbone")))
     own_loop = by_type(_mapping(job.get("task")).get("reader")) == {"type": OWN_LOOP}
     wanted = 0 if own_loop or backbone in _TRAIN_NOTHING else _whole(train.get("steps"))
-    state = state_of(run.dir, found["steps"], wanted)
+    state = state_of(run.dir, figures["steps"], wanted)
     span = run.span()
     start = began(run.dir, span)
     tags = about.get("tags")
@@ -76,11 +76,11 @@ def run_row(run: OpenRun) -> dict[str, Any]:
         "model": _text(job.get("model")),
         "algorithm": _text(_mapping(train.get("algorithm")).get("type", train.get("algorithm"))),
         "steps_wanted": wanted,
-        **found,
+        **figures,
         # A loop of one's own may give each step a rate of its own.
-        "learning_rate": found["learning_rate"] if own_loop else _real(train.get("learning_rate")),
-        "episodes": found["episodes"] or run.index.count(),
-        "problem": problem or run.problem() or found["problem"] or state.why,
+        "learning_rate": figures["learning_rate"] if own_loop else _real(train.get("learning_rate")),
+        "episodes": figures["episodes"] or run.index.count(),
+        "problem": problem or run.problem() or figures["problem"] or state.why,
     }
 
 
@@ -123,8 +123,8 @@ def run(run: OpenRun) -> dict[str, Any]:
             for name, count in json.loads(text).items():
                 counters[name] += count * times
     for phase in metrics.phases():
-        found = phases.setdefault(phase, {"steps": 0, "episodes": 0})
-        found["steps"] = max(found["steps"], len(metrics.of(phase)))
+        totals = phases.setdefault(phase, {"steps": 0, "episodes": 0})
+        totals["steps"] = max(totals["steps"], len(metrics.of(phase)))
     names = _names(metrics)
     alarms = [name.removeprefix("alarm/") for name in names if name.startswith("alarm/")]
     if alarms and not row["problem"]:  # of a run that goes on; it is told with one that has ended
@@ -195,14 +195,14 @@ def steps(run: OpenRun, phase: str, after: int | None, limit: int) -> dict[str, 
             "seconds": sum(times) if times else None,
         }
         row |= known
-    found = [row for step, row in sorted(rows.items()) if after is None or step > after]
-    return {"total": len(rows), "rows": found[: min(limit, MOST_STEPS)]}
+    later = [row for step, row in sorted(rows.items()) if after is None or step > after]
+    return {"total": len(rows), "rows": later[: min(limit, MOST_STEPS)]}
 
 
 def tables(run: OpenRun) -> dict[str, Any]:
     """What the source of a run's episodes says of itself, as tables by title."""
-    found = run.source.tables() if run.source else {}
-    return {"tables": [{"title": title, "rows": rows} for title, rows in found.items()]}
+    tables = run.source.tables() if run.source else {}
+    return {"tables": [{"title": title, "rows": rows} for title, rows in tables.items()]}
 
 
 def log(run: OpenRun, name: str | None, before: int | None) -> dict[str, Any]:
@@ -234,33 +234,33 @@ def log(run: OpenRun, name: str | None, before: int | None) -> dict[str, Any]:
 
 def _inside(run: OpenRun, value: Any) -> Any:
     """A setting; of a path in the run folder, wherever that was when the run began, only the part in it."""
-    _, found, path = value.partition(f"/{run.name}/") if isinstance(value, str) else ("", "", "")
-    return f"(run folder)/{path}" if found else value
+    _, separator, path = value.partition(f"/{run.name}/") if isinstance(value, str) else ("", "", "")
+    return f"(run folder)/{path}" if separator else value
 
 
 def _names(metrics: Metrics) -> dict[str, dict[str, Any]]:
     """Every metric with what it means, its last value in each phase that has it, and whether a phase has several values."""
-    found: dict[str, dict[str, float]] = {}
+    by_name: dict[str, dict[str, float]] = {}
     varying: set[str] = set()
     for line in metrics.lines:
         for name, value in line.items():
             if name not in ("type", "step") and _is_number(value):
-                last = found.setdefault(name, {})
+                last = by_name.setdefault(name, {})
                 if last.get(line["type"], value) != value:
                     varying.add(name)
                 last[line["type"]] = value
     return {
         name: {"explanation": explain_metric(name), "last": last, "varies": name in varying}
-        for name, last in found.items()
+        for name, last in by_name.items()
     }
 
 
 def _checkpoints(run_dir: Path) -> list[dict[str, Any]]:
-    found = []
+    checkpoints = []
     for path in sorted((run_dir / CHECKPOINTS).glob("step_*")):
         broken = fault(path)
         reward = None if broken else validation_reward(path)
-        found.append(
+        checkpoints.append(
             {
                 "step": _whole(path.name.removeprefix("step_")),
                 "path": str(path),
@@ -268,7 +268,7 @@ def _checkpoints(run_dir: Path) -> list[dict[str, Any]]:
                 "exists": broken is None,
             }
         )
-    return found
+    return checkpoints
 
 
 def _log_files(run_dir: Path) -> Mapping[str, Path]:

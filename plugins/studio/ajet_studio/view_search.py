@@ -19,11 +19,11 @@ def search(run: OpenRun, query: str, offset: int, limit: int) -> dict[str, Any]:
     if not wanted:
         raise wrong("q: write at least one word to search for")
     complete = run.index.update(words=True)
-    found = "FROM episodes JOIN words ON words.rowid = episodes.line WHERE words MATCH ?"
+    clause = "FROM episodes JOIN words ON words.rowid = episodes.line WHERE words MATCH ?"
     with run.index.reading() as db:
-        total = db.execute(f"SELECT count(*) {found}", (wanted,)).fetchone()[0]
+        total = db.execute(f"SELECT count(*) {clause}", (wanted,)).fetchone()[0]
         rows = db.execute(
-            f"SELECT episodes.* {found} ORDER BY line DESC LIMIT ? OFFSET ?",
+            f"SELECT episodes.* {clause} ORDER BY line DESC LIMIT ? OFFSET ?",
             (wanted, min(limit, MOST_ROWS), offset),
         ).fetchall()
     shown = []

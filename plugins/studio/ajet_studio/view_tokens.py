@@ -26,10 +26,10 @@ _BEGINNING = 40
 
 def tokens(run: OpenRun, id: str, timeline: int, start: int, count: int) -> dict[str, Any]:
     """A window of a timeline's tokens, and where its calls begin and end."""
-    found, line = _timeline(run, id, timeline)
+    decoded, line = _timeline(run, id, timeline)
     total = len(line.token_ids)
     start = max(0, min(start, total))
-    parts = found.tokens(timeline, run.text_of, start, min(total, start + max(0, min(count, MOST_TOKENS))))
+    parts = decoded.tokens(timeline, run.text_of, start, min(total, start + max(0, min(count, MOST_TOKENS))))
     rows = [
         {
             "text": text if text is not None else str(token),
@@ -58,29 +58,29 @@ def lines(run: OpenRun, id: str, timeline: int) -> dict[str, Any]:
 
 def _timeline(run: OpenRun, id: str, timeline: int) -> tuple[View, Timeline]:
     """A timeline with its episode. Raises Refused (404)."""
-    found = run.view(run.row(id))
-    if not 0 <= timeline < len(found.timelines):
-        raise missing(f"timeline {timeline}: episode {id} has {len(found.timelines)} timelines")
-    return found, found.timelines[timeline]
+    decoded = run.view(run.row(id))
+    if not 0 <= timeline < len(decoded.timelines):
+        raise missing(f"timeline {timeline}: episode {id} has {len(decoded.timelines)} timelines")
+    return decoded, decoded.timelines[timeline]
 
 
 def tree(run: OpenRun, id: str, lane: int) -> dict[str, Any]:
     """The token tree of a lane, as pieces between the places where sequences part."""
-    found = run.view(run.row(id))
-    keys = Lanes(found).keys
+    decoded = run.view(run.row(id))
+    keys = Lanes(decoded).keys
     if not 0 <= lane < len(keys):
         raise missing(f"lane {lane}: episode {id} has {len(keys)} lanes")
     key = keys[lane][2]
-    record = found.episode.record
+    record = decoded.episode.record
     if key not in record.trees:
         return {"nodes": [], "left_out": 0}
     pieces = _Pieces(record.trees[key], MOST_NODES)
     calls = {call.number: call for call in record.calls if call.key == key}
     for call in calls.values():
         pieces.add_call(call)
-    for index, line in enumerate(found.timelines):
+    for index, line in enumerate(decoded.timelines):
         if line.spans[-1].call in calls:
-            learned = [span.call for span in line.spans] if index < found.trained else []
+            learned = [span.call for span in line.spans] if index < decoded.trained else []
             pieces.add_timeline(calls[line.spans[-1].call], index, [calls[number] for number in learned])
     return {"nodes": pieces.described(run), "left_out": pieces.left_out}
 
@@ -127,7 +127,7 @@ class _Pieces:
 
     def _path(self, call: Call, start: int) -> list[tuple[int, int]]:
         """The pieces with tokens of a call's sequence after ``start``, and how many each has."""
-        found = []
+        pieces = []
         branch: Branch | None
         branch, limit = call.end
         while branch is not None and limit > start:
@@ -135,11 +135,11 @@ class _Pieces:
             for cut in self._cuts.get(branch.number, ()):
                 overlap = min(cut, limit) - max(begin, start)
                 if overlap > 0:
-                    found.append((self._at[branch.number, cut], overlap))
+                    pieces.append((self._at[branch.number, cut], overlap))
                 begin = cut
             limit = min(limit, branch.start)
             branch = branch.parent
-        return found
+        return pieces
 
     def described(self, run: OpenRun) -> list[dict[str, Any]]:
         """The pieces as the page gets them, parents first."""

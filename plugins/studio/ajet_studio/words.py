@@ -30,8 +30,8 @@ _ROLES = {"assistant": "answer"}
 
 def words_done(db: sqlite3.Connection) -> int:
     """The end of the part of the journal whose words are in the index."""
-    found = db.execute("SELECT value FROM meta WHERE name = 'words_offset'").fetchone()
-    return found[0] if found else 0
+    row = db.execute("SELECT value FROM meta WHERE name = 'words_offset'").fetchone()
+    return row[0] if row else 0
 
 
 def add_words(db: sqlite3.Connection, journal: Path) -> bool:
@@ -103,10 +103,10 @@ def _found(file: Any, rows: Sequence[tuple[int, int, int]]) -> Iterator[tuple[in
     for line, offset, length in rows:
         file.seek(offset)
         try:
-            found = parse_words(file.read(length))
+            parsed = parse_words(file.read(length))
         except NotALine:
             continue
-        text = "\n".join(text for _, text in texts(found))
+        text = "\n".join(text for _, text in texts(parsed))
         yield line, text if text.isascii() else _EACH.sub(r" \1 ", text).encode("utf-8", "replace").decode()
 
 

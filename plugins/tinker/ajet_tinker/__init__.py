@@ -22,7 +22,7 @@ def ajet_plugins() -> Iterable[type[Plugin]]:
 @hookimpl
 def ajet_doctor() -> Iterable[Finding]:
     """The version of Tinker's client, and whether there is a key for the service."""
-    found = f"client {importlib.metadata.version('tinker')}"
+    client = f"client {importlib.metadata.version('tinker')}"
     if os.environ.get(API_KEY, "").strip():
-        return [Finding("backbone tinker", f"{found}, {API_KEY} is set")]
-    return [Finding("backbone tinker", f"{found}, no API key", f"set {API_KEY}", optional=True)]
+        return [Finding("backbone tinker", f"{client}, {API_KEY} is set")]
+    return [Finding("backbone tinker", f"{client}, no API key", f"set {API_KEY}", optional=True)]

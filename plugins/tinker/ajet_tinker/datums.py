@@ -62,8 +62,8 @@ class DatumTokens(LossTokens):
         # A token is predicted at the position before it.
         new = torch.cat(
             [
-                found[torch.from_numpy(np.flatnonzero(s.mask) - 1)]
-                for found, s in zip(logprobs, samples, strict=True)
+                own[torch.from_numpy(np.flatnonzero(s.mask) - 1)]
+                for own, s in zip(logprobs, samples, strict=True)
             ]
         )
         before = optional([s.before for s in samples]) if "before" in needs else None

@@ -105,8 +105,8 @@ class TinkerEngine:
         if len(ids) == 1:
             return np.array([np.nan], dtype=np.float32)
         asked = self._running().compute_logprobs(ModelInput.from_ints(ids.tolist()))
-        found = await self.service.result(asked, "scoring")
-        return np.array([np.nan if logprob is None else logprob for logprob in found], dtype=np.float32)
+        logprobs = await self.service.result(asked, "scoring")
+        return np.array([np.nan if logprob is None else logprob for logprob in logprobs], dtype=np.float32)
 
     async def close(self) -> None:
         """End the session at Tinker. Open and later requests fail with RuntimeError. Closing twice is allowed."""

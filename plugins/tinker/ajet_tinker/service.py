@@ -68,10 +68,10 @@ class TinkerService:
                 f"backbone tinker: the service has no model {base_model!r}{nearest(base_model, lengths)}. "
                 f"It has: {', '.join(sorted(lengths)) or 'none'}."
             )
-        found = lengths[base_model]
-        if found is None:
+        length = lengths[base_model]
+        if length is None:
             raise TinkerFailed(f"Tinker does not say how long a context {base_model!r} takes.")
-        return found
+        return length
 
     def _check_address(self) -> None:
         """Raise ServiceFailed if nothing answers at an address that the user gave. The client would try for minutes, and
@@ -173,17 +173,17 @@ class TinkerService:
 
     def _call(self, function: Callable[[], T], what: str) -> T:
         """The result of a function of the client that may block for minutes while it connects."""
-        found: Future[T] = Future()
+        future: Future[T] = Future()
 
         def run() -> None:
             with suppress(InvalidStateError):  # the wait has ended
                 try:
-                    found.set_result(function())
+                    future.set_result(function())
                 except BaseException as error:
-                    found.set_exception(error)
+                    future.set_exception(error)
 
         threading.Thread(target=run, name="ajet-tinker", daemon=True).start()
-        return self._wait(found, what, min(CONNECT_SECONDS, self.timeout))
+        return self._wait(future, what, min(CONNECT_SECONDS, self.timeout))
 
     def _wait(self, future: Future[T], what: str, seconds: float) -> T:
         with self._awaited(future):

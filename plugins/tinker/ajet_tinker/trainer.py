@@ -161,12 +161,12 @@ class TinkerTrainer:
         live = [i for i, sample in enumerate(samples) if batch.has_credit(sample)]
         missing = [i for i in live if samples[i].reference is None]
         if "reference" in batch.needs and missing:
-            found = self._reference_logprobs([samples[i] for i in missing])
-            for i, logprobs in zip(missing, found, strict=True):
+            scored = self._reference_logprobs([samples[i] for i in missing])
+            for i, logprobs in zip(missing, scored, strict=True):
                 samples[i] = replace(samples[i], reference=logprobs)
         if "before" in batch.needs and len(batch.mini_batches) > 1 and live:  # else `before` is `new`
-            found = self._own_logprobs([samples[i] for i in live])
-            for i, logprobs in zip(live, found, strict=True):
+            scored = self._own_logprobs([samples[i] for i in live])
+            for i, logprobs in zip(live, scored, strict=True):
                 samples[i] = replace(samples[i], before=logprobs)
         return samples
 
@@ -189,10 +189,10 @@ class TinkerTrainer:
             self._base.compute_logprobs(ModelInput.from_ints(s.token_ids[: length(s)].tolist()))
             for s in samples
         ]
-        found = [self.service.wait(future, "scoring with the base model") for future in asked]
+        scored = [self.service.wait(future, "scoring with the base model") for future in asked]
         return [
             _whole(sample, np.array(logprobs[1:], dtype=np.float32))
-            for sample, logprobs in zip(samples, found, strict=True)
+            for sample, logprobs in zip(samples, scored, strict=True)
         ]
 
     async def publish(self) -> int:
@@ -250,9 +250,9 @@ class TinkerTrainer:
 
 def _whole(sample: Sample, targets: np.ndarray) -> Float32:
     """float32[T]: the logprobs of a sample's targets (see `datum`) at the positions of their tokens, else NaN."""
-    found = np.full(len(sample.token_ids), np.nan, dtype=np.float32)
-    found[1 : len(targets) + 1] = targets
-    return found
+    logprobs = np.full(len(sample.token_ids), np.nan, dtype=np.float32)
+    logprobs[1 : len(targets) + 1] = targets
+    return logprobs
 
 
 def _largest_difference(tokens: DatumTokens) -> float:

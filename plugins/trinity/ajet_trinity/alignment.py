@@ -258,10 +258,10 @@ def compose(job: Job, settings: TrinitySettings, place: Place) -> dict[str, Any]
 
 def aligned(job: Job, settings: TrinitySettings, place: Place) -> dict[str, Any]:
     """The values of `TABLE` for a job."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for row in TABLE:
-        found |= zip(row.trinity, row.values(job, settings, place), strict=True)
-    return found
+        values |= zip(row.trinity, row.values(job, settings, place), strict=True)
+    return values
 
 
 def refuse(explicit: Mapping[str, Any]) -> None:

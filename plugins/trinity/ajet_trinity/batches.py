@@ -184,11 +184,11 @@ def read_rows(path: Path) -> list[Row]:
         counts = json.loads(file.metadata()["counts"])
         arrays = {name: file.get_tensor(name) for name in ("token_ids", *ROWS, *RESPONSES)}
     rows = list(_cut(arrays))
-    found = {"rows": len(rows), "tokens": sum(int(row.mask.sum()) for row in rows)}
-    if found != counts:
+    actual = {"rows": len(rows), "tokens": sum(int(row.mask.sum()) for row in rows)}
+    if actual != counts:
         raise ValueError(
             f"{path.name}: the run sent {counts['tokens']} trained tokens in {counts['rows']} rows, but the learner reads "
-            f"{found['tokens']} in {found['rows']}"
+            f"{actual['tokens']} in {actual['rows']}"
         )
     return rows
 

@@ -127,8 +127,8 @@ class TrinityLearner:
         """The last line of the last traceback that Trinity has logged; "" if there is none."""
         trainer = self.spool.checkpoints / "log" / "trainer.log"
         for log in (trainer, self.spool.log):
-            if found := last_error(log):
-                return found
+            if error := last_error(log):
+                return error
         return ""
 
     def _log(self) -> str:
@@ -153,12 +153,12 @@ class TrinityLearner:
 
 def session(number: int) -> list[int]:
     """The ids of the processes of a session."""
-    found = []
+    processes = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(ProcessLookupError):
             if os.getsid(int(entry.name)) == number:
-                found.append(int(entry.name))
-    return found
+                processes.append(int(entry.name))
+    return processes
 
 
 def last_error(log: Path) -> str:

@@ -187,11 +187,11 @@ def _gpu_cache(model: Path, free: int) -> int:
 def _context(folder: Path) -> int:
     """The number of positions of a model. Raises ConfigError if its config.json does not say."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    found = config.get("max_position_embeddings") or config.get("text_config", {}).get(
+    positions = config.get("max_position_embeddings") or config.get("text_config", {}).get(
         "max_position_embeddings"
     )
-    if not found:
+    if not positions:
         raise ConfigError(
             f"model {folder}", "its config.json has no max_position_embeddings; set rollout.context_length."
         )
-    return int(found)
+    return int(positions)

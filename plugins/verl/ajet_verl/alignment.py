@@ -91,8 +91,8 @@ def compose_with_lengths(
             config.actor_rollout_ref.model.external_lib = _with_ours(
                 config.actor_rollout_ref.model.external_lib
             )
-        found = lengths.derived(config, job.config, explicit, paths.model_shape)
-        for length in found:
+        derived = lengths.derived(config, job.config, explicit, paths.model_shape)
+        for length in derived:
             if length.key:
                 OmegaConf.update(config, length.key, length.value, force_add=True)
         config.ajet = dict(paths.ajet)
@@ -101,7 +101,7 @@ def compose_with_lengths(
     layout.check_trees(config, settings)
     lora.check(config)
     _check_router_replay(config, settings.engine)
-    return config, [*found, *(length for length in (row, cache) if length)]
+    return config, [*derived, *(length for length in (row, cache) if length)]
 
 
 def _number(value: Any, original: Any) -> Any:
@@ -117,10 +117,10 @@ def _number(value: Any, original: Any) -> Any:
 @functools.cache
 def verl_defaults(engine: str) -> DictConfig:
     """verl's own default configuration. Raises ConfigError if verl is not installed."""
-    found = importlib.util.find_spec("verl")  # without importing it
-    if found is None or found.origin is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("verl")  # without importing it
+    if spec is None or spec.origin is None or not spec.submodule_search_locations:
         raise ConfigError(f"backbone verl: {REQUIREMENTS.missing()}")
-    folder = Path(found.submodule_search_locations[0]) / "trainer" / "config"
+    folder = Path(spec.submodule_search_locations[0]) / "trainer" / "config"
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
 
@@ -130,14 +130,14 @@ def verl_defaults(engine: str) -> DictConfig:
 
 def _aligned(config: JobConfig, settings: VerlSettings) -> dict[str, Any]:
     """The values of `TABLE` for a job."""
-    found: dict[str, Any] = {}
+    by_key: dict[str, Any] = {}
     updates = config.train.mini_batches if mode_of(config, settings) == "separate_async" else 1
     for row in TABLE:
         value = row.value(config) * updates if row.in_updates else row.value(config)
         values = value if isinstance(value, tuple) else (value,) * len(row.verl)
-        found |= dict(zip(row.verl, values, strict=True))
+        by_key |= dict(zip(row.verl, values, strict=True))
     engine = ENGINES[settings.engine]
-    return {key: value for name, value in found.items() if (key := engine.key(name)) is not None}
+    return {key: value for name, value in by_key.items() if (key := engine.key(name)) is not None}
 
 
 def _placed(job: Job, settings: VerlSettings, paths: RunPaths) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def describe(job: Job, settings: VerlSettings) -> str:
     recipe = find_recipe(job.model)
     shape = None if recipe else lengths.architecture(job.model, settings.trusts_model)
     paths = RunPaths(lora.base(job.model), adapters=lora.folder(job.model, job), model_shape=shape)
-    config, found = compose_with_lengths(job, settings, paths)
+    config, derived = compose_with_lengths(job, settings, paths)
     changed = changes(config, verl_defaults(settings.engine))
     engine = ENGINES[settings.engine]
     why = {**PLACED, **dict.fromkeys(FIXED, "AgentJet")}
@@ -237,7 +237,7 @@ def describe(job: Job, settings: VerlSettings) -> str:
     )
     why |= {"actor_rollout_ref.model.external_lib": "AgentJet"}
     why |= dict.fromkeys(lora.placed(job, None), "targets.NAME.lora")
-    why |= {length.key: length.why for length in found if length.key}
+    why |= {length.key: length.why for length in derived if length.key}
     why |= {_without_plus(key): f"backbone.verl.{key}" for key, _ in leaves(settings.explicit)}
     rows = [
         (
@@ -248,7 +248,7 @@ def describe(job: Job, settings: VerlSettings) -> str:
         for key, value in changed.items()
         if key != "ajet"
     ]
-    tokens = [(length.name, f"{length.value:,}", length.why) for length in found]
+    tokens = [(length.name, f"{length.value:,}", length.why) for length in derived]
     later = f"# More lengths follow from the model, once the recipe {job.model} is built.\n" if recipe else ""
     return (
         "# Lengths in tokens:\n"
@@ -315,8 +315,8 @@ def router_replay(config: DictConfig) -> str:
     them while it samples, and rows carry them.
     """
     actor = config.actor_rollout_ref.actor
-    found: str = (actor.get("megatron") or {}).get("router_replay", {}).get("mode", "disabled")
-    return found
+    mode: str = (actor.get("megatron") or {}).get("router_replay", {}).get("mode", "disabled")
+    return mode
 
 
 def _check_router_replay(config: DictConfig, engine: str) -> None:

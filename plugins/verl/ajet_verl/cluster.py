@@ -335,11 +335,13 @@ def check_nodes(ray: Any, run_dir: Path, progress: Progress) -> None:
                 for node_id, node in others.items()
             }
             ray.wait(list(answers), num_returns=len(answers), timeout=ANSWER_SECONDS)
-            found = {node: _answer(ray, answer, node, run_dir) for answer, node in answers.items()}
+            by_node = {node: _answer(ray, answer, node, run_dir) for answer, node in answers.items()}
         finally:
             file.unlink(missing_ok=True)
     own = Facts(content, True, inspect(str(file), DISTRIBUTIONS)["versions"])
-    refuse([line for node, facts in found.items() for line in problems(node, facts, own, run_dir)], progress)
+    refuse(
+        [line for node, facts in by_node.items() for line in problems(node, facts, own, run_dir)], progress
+    )
 
 
 def refuse(lines: list[str], progress: Progress) -> None:
@@ -373,9 +375,9 @@ def problems(node: ClusterNode, facts: Facts, own: Facts, run_dir: Path) -> Iter
         there = facts.versions[name]
         if _public(there) == _public(version) or (name in ONLY_WITH_GPUS and not node.has_gpus):
             continue
-        found = f"has {name} {there}" if there else f"does not have {name}"
+        what = f"has {name} {there}" if there else f"does not have {name}"
         yield (
-            f"node {node.name} {found}, but the node of `ajet run` has {version}: install the same environment on all nodes, and "
+            f"node {node.name} {what}, but the node of `ajet run` has {version}: install the same environment on all nodes, and "
             "restart Ray there."
         )
 

@@ -95,9 +95,9 @@ class StepGroups:
     def fill(self) -> list[str]:
         """Take skipped groups in place of those that are missing; returns them."""
         count = len(self.asked) - len(self.taken)
-        found, self.skipped = self.skipped[:count], self.skipped[count:]
-        self.taken += found
-        return found
+        spare, self.skipped = self.skipped[:count], self.skipped[count:]
+        self.taken += spare
+        return spare
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,26 +278,26 @@ class Conductor:
             planned.task, planned.step, planned.index, config.rollout.group_size, config.run.seed
         )
         unit = Unit(uid, tuple(plans), training_policy(self._job), "train", planned)
-        found = await self._run(unit, self._tally, planned.step if self._step_is_known else None)
-        if found.lost:
-            await remove_rows(uid, but=found.rows)
-        if not found.rows:
-            self._failed = found.why
-        group = self._ended[uid] = EndedGroup(planned, found.members, bool(found.rows), began)
+        ended = await self._run(unit, self._tally, planned.step if self._step_is_known else None)
+        if ended.lost:
+            await remove_rows(uid, but=ended.rows)
+        if not ended.rows:
+            self._failed = ended.why
+        group = self._ended[uid] = EndedGroup(planned, ended.members, bool(ended.rows), began)
         return group
 
     async def _run(self, unit: Unit, tally: Tally, step: int | None) -> UnitEnded:
         """Run a unit to its end, and write its lines into the journal if the step is given."""
-        found = await self._pool.run(unit, tally)
-        if found is None:
+        ended = await self._pool.run(unit, tally)
+        if ended is None:
             episodes = died(unit, MAX_LOST)
             await self._recorder.hold.remote(unit.name, [JournalLine.of(e, unit.phase) for e in episodes])
             members = tuple(Ended.of(episode) for episode in episodes)
-            found = UnitEnded(members, why=f"all episodes failed: {members[0].error}", lost=MAX_LOST)
+            ended = UnitEnded(members, why=f"all episodes failed: {members[0].error}", lost=MAX_LOST)
         if step is not None:
             self._recorder.write.remote([unit.name], step)
         tally.end(unit.name)
-        return found
+        return ended
 
     async def validate(self, step: int) -> Metrics:
         """Validate after a step; returns its metrics. Raises AjetError if all episodes failed."""
@@ -319,18 +319,18 @@ class Conductor:
         """Report that a step has learned from these groups: writes their lines to the journal, drops the groups, and returns
         the metrics of their episodes. Groups without rows that have ended since the last step count in this one."""
         rowless = [uid for uid, group in self._ended.items() if not group.has_rows]
-        found = self._forget([*uids, *rowless])
+        groups = self._forget([*uids, *rowless])
         bound = self._job.config.train.max_staleness
         stale = [
             u for u, group in self._ended.items() if bound is not None and group.planned.step < step - bound
         ]
         evicted = self._forget(stale)  # verl evicts their rows
         self._recorder.write.remote([*uids, *rowless, *stale], step)
-        members = [member for group in found for member in group.members]
-        if (evicted and not self._step_is_known) or any(group.is_skipped for group in found):
-            used = [member.id for group in found if not group.is_skipped for member in group.members]
+        members = [member for group in groups for member in group.members]
+        if (evicted and not self._step_is_known) or any(group.is_skipped for group in groups):
+            used = [member.id for group in groups if not group.is_skipped for member in group.members]
             self._recorder.unused.remote(step, used)
-        seconds = time.monotonic() - min((group.began for group in found), default=time.monotonic())
+        seconds = time.monotonic() - min((group.began for group in groups), default=time.monotonic())
         lost, self._pool.lost = self._pool.lost, 0
         further = {
             "episodes_stale": sum(len(group.members) for group in evicted),

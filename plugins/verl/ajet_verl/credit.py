@@ -137,45 +137,47 @@ class Credit:
         self.pulse.beat()
         train = self.job.config.train
         single = self.parameter_sync_step > 1  # verl has sampled the share of one mini-batch
-        found = credited(
+        with_credit = credited(
             batch,
             self.job,
             self.global_steps,
             1 if single else train.mini_batches,
             with_tokens=self.trees.flops is not None,
         )
-        self.learned.batch(found, batch, self.global_steps, train.epochs)
+        self.learned.batch(with_credit, batch, self.global_steps, train.epochs)
         if self.job.config.run.record_batches and not single:
-            record = packed(self.global_steps, found.whole.batch, found.whole.account, with_tokens=False)
+            record = packed(
+                self.global_steps, with_credit.whole.batch, with_credit.whole.account, with_tokens=False
+            )
             recorder_of(self.config).batch.remote(self.global_steps, record)
-        learning = [[i for i in mini if found.has_credit(i)] for mini in found.mini_batches]
+        learning = [[i for i in mini if with_credit.has_credit(i)] for mini in with_credit.mini_batches]
         learning = [mini for mini in learning if mini]
-        self._update = _Update(len(learning), sum(found.trained(i) for mini in learning for i in mini))
+        self._update = _Update(len(learning), sum(with_credit.trained(i) for mini in learning for i in mini))
         if not learning:
-            credit = [_as_fields(*found.credit(i)) for i in range(len(found.keys))]
-            _put(found.keys, credit, batch.partition_id)
+            credit = [_as_fields(*with_credit.credit(i)) for i in range(len(with_credit.keys))]
+            _put(with_credit.keys, credit, batch.partition_id)
             return batch
-        return self._laid_out(batch, found, learning)
+        return self._laid_out(batch, with_credit, learning)
 
     def _laid_out(
-        self, batch: KVBatchMeta, found: Credited, learning: Sequence[Sequence[int]]
+        self, batch: KVBatchMeta, with_credit: Credited, learning: Sequence[Sequence[int]]
     ) -> KVBatchMeta:
         """The batch with its learning rows arranged for the workers, and with padding rows."""
-        lengths = [len(sample.token_ids) for sample in found.samples]
+        lengths = [len(sample.token_ids) for sample in with_credit.samples]
         limit = at_once(self.config, max(lengths[i] for mini in learning for i in mini))
-        rows, trees = self._order(found, learning, lengths, limit)
+        rows, trees = self._order(with_credit, learning, lengths, limit)
         fill, tag = padding(self.tokenizer.eos_token_id, batch.tags[0])
         nothing = np.zeros(1, np.float32)
-        keys = [key(f"pad{uuid4().hex}", 0, 0) if i == PADDING else found.keys[i] for i in rows]
+        keys = [key(f"pad{uuid4().hex}", 0, 0) if i == PADDING else with_credit.keys[i] for i in rows]
         fields = [
-            {**fill, **_as_fields(nothing, nothing)} if i == PADDING else _as_fields(*found.credit(i))
+            {**fill, **_as_fields(nothing, nothing)} if i == PADDING else _as_fields(*with_credit.credit(i))
             for i in rows
         ]
         for place, number in enumerate(trees):
             fields[place][TREE] = torch.tensor([number])
         if len(self.adapters) > 1:
             for place, i in enumerate(rows):
-                adapter = None if i == PADDING else found.samples[i].adapter
+                adapter = None if i == PADDING else with_credit.samples[i].adapter
                 fields[place][ADAPTER] = torch.tensor([self.adapters.index(adapter) if adapter else 0])
         taken = [place for place, i in enumerate(rows) if i != PADDING]
         added = [place for place, i in enumerate(rows) if i == PADDING]
@@ -195,14 +197,14 @@ class Credit:
 
     def _order(
         self,
-        found: Credited,
+        with_credit: Credited,
         learning: Sequence[Sequence[int]],
         lengths: Sequence[int],
         limit: int | None,
     ) -> tuple[list[int], list[int]]:
         """The learning rows in the order of the workers, with `PADDING`; and the field `TREE` of each, if they are computed as
         trees."""
-        trees = self.trees.rows(learning, found.samples, self._ranks(), limit)
+        trees = self.trees.rows(learning, with_credit.samples, self._ranks(), limit)
         if trees is not None:
             self.learned.trees(sum(lengths[i] for mini in learning for i in mini), trees.tokens)
             return trees.rows, trees.trees
@@ -263,14 +265,14 @@ class Credit:
         each = dict(tu.get(output, "metrics"))
         # Of the first mini-batch only, before the weights change.
         gap, compared = each.pop("logprob_diff")[0], each.pop("logprobs_compared")[0]
-        found = reduce_metrics(dict(each)) | {
+        figures = reduce_metrics(dict(each)) | {
             "logprob_diff_max": each["logprob_diff_max"][0],
             "logprob_diff_mean": gap / max(compared, 1.0),
         }
-        self.learned.update(found, update, actor.ppo_epochs, self.global_steps)
-        mfu = found.pop("mfu", None)
+        self.learned.update(figures, update, actor.ppo_epochs, self.global_steps)
+        mfu = figures.pop("mfu", None)
         metrics |= {"perf/mfu/actor": mfu} if mfu is not None else {}
-        metrics |= {f"actor/{name}": value for name, value in found.items()}
+        metrics |= {f"actor/{name}": value for name, value in figures.items()}
         return batch
 
     def _save_checkpoint(self) -> None:
@@ -294,8 +296,8 @@ class Credit:
 
     def _validate(self) -> dict[str, Any]:
         """Validate with our own plan, because verl would treat each row as a whole episode."""
-        found: dict[str, Any] = self.agent_loop_manager.validate(self.global_steps)
-        return {f"validation/{name}": value for name, value in found.items()}
+        metrics: dict[str, Any] = self.agent_loop_manager.validate(self.global_steps)
+        return {f"validation/{name}": value for name, value in metrics.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,15 +373,15 @@ def with_different_rewards(episodes: Sequence[Learnable]) -> list[Learnable]:
     rewards: dict[int, set[Any]] = {}
     for episode in episodes:
         if episode.sampled_tokens:
-            found = episode.reward, *sorted(episode.rewards.items()), *sorted(episode.call_rewards.items())
-            rewards.setdefault(episode.group, set()).add(found)
+            outcome = episode.reward, *sorted(episode.rewards.items()), *sorted(episode.call_rewards.items())
+            rewards.setdefault(episode.group, set()).add(outcome)
     return [e for e in episodes if len(rewards.get(e.group, ())) > 1] or list(episodes)
 
 
 def _values(column: Any) -> Sequence[Any]:
     """A field of all rows, one value a row. Reading single values from the column would go through all of it each time."""
-    found: Sequence[Any] = column.unbind() if isinstance(column, torch.Tensor) else list(column)
-    return found
+    values: Sequence[Any] = column.unbind() if isinstance(column, torch.Tensor) else list(column)
+    return values
 
 
 def _put(
@@ -423,33 +425,33 @@ class Learned:
     of_trees: int = 0
     """Tokens of these trees."""
 
-    def batch(self, found: Credited, batch: KVBatchMeta, step: int, epochs: int) -> None:
+    def batch(self, with_credit: Credited, batch: KVBatchMeta, step: int, epochs: int) -> None:
         """Record a batch that verl has sampled."""
         self.uids += sorted({name.rsplit("_", 2)[0] for name in batch.keys})
-        self.batches.append(found.whole.metrics)
+        self.batches.append(with_credit.whole.metrics)
         self.staleness = max(self.staleness, *(step - 1 - tag["min_global_steps"] for tag in batch.tags))
-        skipped = [i for i in range(len(found.keys)) if not found.has_credit(i)]
-        self.zero += epochs * sum(found.trained(i) for i in skipped)
+        skipped = [i for i in range(len(with_credit.keys)) if not with_credit.has_credit(i)]
+        self.zero += epochs * sum(with_credit.trained(i) for i in skipped)
 
     def trees(self, of_rows: int, of_trees: int) -> None:
         """Record that rows are computed as trees; numbers of tokens."""
         self.of_rows += of_rows
         self.of_trees += of_trees
 
-    def update(self, found: Metrics, update: _Update, epochs: int, step: int) -> None:
+    def update(self, metrics: Metrics, update: _Update, epochs: int, step: int) -> None:
         """Record the workers' metrics, which are means over mini-batches. Raises AjetError if they trained another number of
         tokens, FloatingPointError for a non-finite gradient."""
         steps = update.steps * epochs
-        seen = round(found["tokens_trained"] * steps)
+        seen = round(metrics["tokens_trained"] * steps)
         if seen != update.tokens * epochs:
             raise AjetError(
                 f"step {step}: {update.tokens * epochs} tokens should be trained, but verl's workers trained {seen}. "
                 "This is a bug in AgentJet: please report it with the run folder."
             )
         for name in ("loss", "grad_norm"):
-            if not math.isfinite(found[name]):
-                raise FloatingPointError(f"step {step}: the {name} is {found[name]}")
-        self.updates.append({**found, "optimizer_steps": steps})
+            if not math.isfinite(metrics[name]):
+                raise FloatingPointError(f"step {step}: the {name} is {metrics[name]}")
+        self.updates.append({**metrics, "optimizer_steps": steps})
 
     def metrics(self) -> Metrics:
         """The step's metrics under the local backbone's names."""

@@ -283,10 +283,10 @@ class VerlEngine:
         prompt, order = unexpanded(vision, request.prompt_ids.tolist(), request.images)
         return prompt, [open_image(image) for image in order]
 
-    def _compare(self, request: GenerateRequest, found: list[list[int]]) -> None:
-        """Compare a prompt with the ids that a server has ``found``, one in each list: from the second one on, then a filler."""
+    def _compare(self, request: GenerateRequest, seen: list[list[int]]) -> None:
+        """Compare a prompt with the ids that a server has ``seen``, one in each list: from the second one on, then a filler."""
         assert self.vision
-        if [i for (i,) in found[:-1]] != self.vision.plain(request.prompt_ids.tolist())[1:]:
+        if [i for (i,) in seen[:-1]] != self.vision.plain(request.prompt_ids.tolist())[1:]:
             raise AjetError(
                 "verl's server expands the prompt's images to other tokens than the model's processor here; install the same "
                 "transformers and torchvision on all nodes"
@@ -316,8 +316,8 @@ def _continued(before: Int16 | None, output: Any) -> Int16 | None:
     """The routed experts of a call after an output of it: those before the output's own tokens stay what they were."""
     if output is None:
         return before
-    found = np.asarray(output, np.int16)
-    return found if before is None else np.concatenate([before, found[len(before) :]])
+    experts = np.asarray(output, np.int16)
+    return experts if before is None else np.concatenate([before, experts[len(before) :]])
 
 
 def passes_seeds(config: Any) -> bool:

@@ -52,14 +52,14 @@ def vision_of(model: Any) -> Vision | None:
 
 def unexpanded(vision: Vision, ids: Sequence[int], images: Iterable[Image]) -> tuple[list[int], list[Image]]:
     """`Vision.unexpanded`. Raises AjetError if verl would take other tokens for an image: it counts runs of placeholders."""
-    found, order = vision.unexpanded(ids, images)
-    if found.count(vision.placeholder) != len(order):
+    shortened, order = vision.unexpanded(ids, images)
+    if shortened.count(vision.placeholder) != len(order):
         raise AjetError(f"a row has {vision.token} without an image, so verl would mix up its images")
-    if any(a == b == vision.placeholder for a, b in pairwise(found)):
+    if any(a == b == vision.placeholder for a, b in pairwise(shortened)):
         raise AjetError(
             "a row has two images without a token between them, which verl would take for one; change the chat template"
         )
-    return found, order
+    return shortened, order
 
 
 def seen(vision: Vision, ids: Sequence[int], images: Iterable[Image]) -> RowImages:

@@ -90,8 +90,8 @@ def lay_out_trees(
     """
     shares: list[list[list[Run]]] = [[] for _ in range(ranks)]
     for mini_batch in mini_batches:
-        found = neighbours([samples[i] for i in mini_batch])
-        runs = _padded(divided(found, ranks), ranks)
+        ordered = neighbours([samples[i] for i in mini_batch])
+        runs = _padded(divided(ordered, ranks), ranks)
         count = max(len(filled(run, limit)) for run in runs)
         for share, run in zip(shares, runs, strict=True):
             share.append(_padded(divided(run, count), count))
@@ -186,12 +186,12 @@ class TreeChoice:
         """The samples of ``mini_batches`` laid out as trees; None if they are to be computed as rows."""
         if self.flops is None:
             return None
-        found = lay_out_trees(mini_batches, samples, ranks, limit or self.limit)
+        laid_out = lay_out_trees(mini_batches, samples, ranks, limit or self.limit)
         if self.wanted == "auto":
             used = [len(samples[i].token_ids) for mini_batch in mini_batches for i in mini_batch]
-            if of_trees(found, self.flops, self.pair) >= of_rows(used, self.flops):
+            if of_trees(laid_out, self.flops, self.pair) >= of_rows(used, self.flops):
                 return None
-        return found
+        return laid_out
 
 
 def of_rows(tokens: Sequence[int], flops: Flops) -> float:
@@ -199,10 +199,10 @@ def of_rows(tokens: Sequence[int], flops: Flops) -> float:
     return flops.token * sum(tokens) + flops.pair * sum(map(pairs, tokens))
 
 
-def of_trees(found: TreeRows, flops: Flops, pair: float = 1) -> float:
+def of_trees(laid_out: TreeRows, flops: Flops, pair: float = 1) -> float:
     """Estimated cost of a forward pass over trees, in which a pair takes ``pair`` times as long as in rows."""
-    blocks = flops.block * BRANCH_BLOCKS * found.branches
-    return flops.token * found.tokens + pair * flops.pair * found.pairs + blocks
+    blocks = flops.block * BRANCH_BLOCKS * laid_out.branches
+    return flops.token * laid_out.tokens + pair * flops.pair * laid_out.pairs + blocks
 
 
 def check_trees(config: DictConfig, settings: VerlSettings) -> None:
@@ -261,8 +261,8 @@ def obstacle_of(workers: Any) -> str:
     """Why the model of verl's workers cannot be computed over trees, as they have found when they loaded it; or ""."""
     import ray
 
-    found: str = ray.get(workers.workers[0].__ray_call__.remote(_obstacle_in))
-    return found
+    obstacle: str = ray.get(workers.workers[0].__ray_call__.remote(_obstacle_in))
+    return obstacle
 
 
 def _obstacle_in(worker: Any) -> str:

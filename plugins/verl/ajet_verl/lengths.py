@@ -104,11 +104,11 @@ def sharing(config: DictConfig, engine: str, part: str = ACTOR) -> int:
     from omegaconf import OmegaConf
 
     keys = ENGINES[engine]
-    found = OmegaConf.select(config, f"{part}.{keys.section}.{keys.sharing}") or 1
+    ranks = OmegaConf.select(config, f"{part}.{keys.section}.{keys.sharing}") or 1
     if engine == "dp":  # verl's older key, which it copies into the section if it is above 1
         older = OmegaConf.select(config, f"{part}.{keys.sharing}") or 1
-        found = older if older > 1 else found
-    return int(found)
+        ranks = older if older > 1 else ranks
+    return int(ranks)
 
 
 def row_limit(config: DictConfig) -> float:
@@ -156,19 +156,19 @@ def derived(
             raise ConfigError(
                 key, f"{value} tokens are more than the context of {context.value} ({context.why}). Lower it."
             )
-    found = [context]
+    lengths = [context]
     if _given(config, explicit, ANSWER_KEYS) is None:
         why = (
             "rollout.sampling.max_tokens" if asked else "the context: rollout.sampling.max_tokens is not set"
         )
-        found.append(DerivedLength("answer", asked or context.value, why, ANSWER))
+        lengths.append(DerivedLength("answer", asked or context.value, why, ANSWER))
     if _given(config, explicit, PROMPT_KEYS) is None:
-        found.append(
+        lengths.append(
             DerivedLength("prompt", max(context.value - 1, 1), "the context, less one token", PROMPT)
         )
     if config.actor_rollout_ref.actor.use_dynamic_bsz and MICRO_BATCH not in explicit:
-        found.append(_micro_batch(config, context.value))
-    return found
+        lengths.append(_micro_batch(config, context.value))
+    return lengths
 
 
 def _context(

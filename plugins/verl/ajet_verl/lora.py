@@ -55,8 +55,8 @@ def of(model: Any) -> dict[str, Any]:
 def _plain(node: Any) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
-    found: dict[str, Any] = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
-    return found
+    values: dict[str, Any] = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+    return values
 
 
 def check(config: DictConfig) -> None:

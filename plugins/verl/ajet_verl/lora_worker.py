@@ -17,11 +17,11 @@ class AdapterWorker(vLLMColocateWorkerExtension):
     def _update_weights(
         self, weights: list[tuple[str, torch.Tensor]], peft_config: dict[str, Any], base_sync_done: bool
     ) -> None:
-        found = dict(weights)
+        tensors = dict(weights)
         for number, (name, config) in enumerate(peft_config[ADAPTERS].items(), 1):
             own = {
                 key.removeprefix(f"{name}/"): weight
-                for key, weight in found.items()
+                for key, weight in tensors.items()
                 if key.startswith(f"{name}/")
             }
             self.remove_lora(number)

@@ -82,16 +82,16 @@ class WorkerLoss:
 
     def _sums(self, tokens: LossTokens, weights: torch.Tensor) -> dict[str, float]:
         """Sums of metrics over the trained tokens. Credit divides them by ``tokens_trained``."""
-        found = {"tokens_trained": float(len(weights))}
+        sums = {"tokens_trained": float(len(weights))}
         if tokens.entropy is not None:
-            found["entropy"] = tokens.entropy.detach().sum().item()
+            sums["entropy"] = tokens.entropy.detach().sum().item()
         if tokens.reference is not None:
-            found["reference_kl"] = (tokens.new.detach() - tokens.reference).sum().item()
+            sums["reference_kl"] = (tokens.new.detach() - tokens.reference).sum().item()
         if tokens.before is not None and self.objective.cap is not None:
             ratios = torch.exp(tokens.before - tokens.old)
-            found["correction_weight"] = ratios.clamp(max=self.objective.cap).sum().item()
-            found["correction_capped"] = float((ratios > self.objective.cap).sum())
-        return found
+            sums["correction_weight"] = ratios.clamp(max=self.objective.cap).sum().item()
+            sums["correction_capped"] = float((ratios > self.objective.cap).sum())
+        return sums
 
 
 def _first_bad(weighted: torch.Tensor, tokens: LossTokens) -> str:

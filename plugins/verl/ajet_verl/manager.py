@@ -43,13 +43,13 @@ class EpisodeManager:
 
     def validate(self, step: int) -> Metrics:
         """Validate after a step; returns metrics under the local backbone's names."""
-        found: Metrics = ray.get(self._conductor.validate.remote(step))
-        return found
+        metrics: Metrics = ray.get(self._conductor.validate.remote(step))
+        return metrics
 
     def learned(self, uids: Sequence[str], step: int) -> Metrics:
         """Report that a step has learned from these groups; returns the metrics of their episodes."""
-        found: Metrics = ray.get(self._conductor.learned.remote(list(uids), step))
-        return found
+        metrics: Metrics = ray.get(self._conductor.learned.remote(list(uids), step))
+        return metrics
 
     def keep(self, folder: str) -> None:
         """Write what the conductor knows of the groups in verl's queue into verl's checkpoint, which contains the queue."""
@@ -57,8 +57,8 @@ class EpisodeManager:
 
     def failure(self) -> str:
         """Why the last group without rows has none."""
-        found: str = ray.get(self._conductor.failure.remote())
-        return found
+        cause: str = ray.get(self._conductor.failure.remote())
+        return cause
 
     def pause(self, paused: bool) -> None:
         """Begin or end a pause of the servers; deadlines of episodes do not count it."""

@@ -207,7 +207,7 @@ def learnables(rows: Sequence[tuple[VerlRow, Timeline]]) -> list[Learnable]:
         episodes |= {other.id: other for other in (row.episode, *row.rowless)}
         lines.setdefault(row.episode.id, []).append((row.number, line))
     whole = [
-        replace(e, lines=[line for _, line in sorted(lines.get(name, ()), key=lambda found: found[0])])
+        replace(e, lines=[line for _, line in sorted(lines.get(name, ()), key=lambda pair: pair[0])])
         for name, e in episodes.items()
     ]
     return sorted(whole, key=lambda e: (e.group, e.member))
@@ -253,8 +253,8 @@ async def remove_groups(uids: Collection[str]) -> None:
 
 
 async def _keys() -> list[str]:
-    found = await tq.async_kv_list(partition_id=PARTITION)
-    return list((found or {}).get(PARTITION, ()))
+    partitions = await tq.async_kv_list(partition_id=PARTITION)
+    return list((partitions or {}).get(PARTITION, ()))
 
 
 async def _remove(keys: Collection[str]) -> None:

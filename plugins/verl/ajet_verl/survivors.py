@@ -52,11 +52,11 @@ def servers() -> dict[str, Any]:
 def watched_servers(fail: Callable[[str], object]) -> Iterator[None]:
     """A block in which verl calls all servers. If one of them dies, ``fail`` is called in another thread, once, with its name
     and the cause."""
-    found, ended = servers(), threading.Event()
+    watched, ended = servers(), threading.Event()
 
     def watch() -> None:
         while not ended.wait(LOOK):
-            for name, server in found.items():
+            for name, server in watched.items():
                 if cause := why_dead(server):
                     fail(f"inference server {name} died while the trainer waited for it: {cause}")
                     return
@@ -138,8 +138,8 @@ class Survivors:
     def _validate(self) -> dict[str, Any]:
         if self._lost:  # the servers have the weights of the step before
             return {}
-        found: dict[str, Any] = super()._validate()  # type: ignore[misc]
-        return found
+        metrics: dict[str, Any] = super()._validate()  # type: ignore[misc]
+        return metrics
 
     def _compute_metrics(
         self, batch: Any, metrics: Metrics, timing_raw: dict[str, float], global_steps: int, epoch: int
@@ -177,25 +177,25 @@ class Survivors:
 def causes(replicas: Sequence[Any]) -> dict[Any, str]:
     """The dead among verl's replicas of its server, and why."""
     with ThreadPoolExecutor(max_workers=32) as pool:
-        found = pool.map(lambda replica: next(filter(None, map(why_dead, replica.servers)), ""), replicas)
-        return {replica: cause for replica, cause in zip(replicas, found, strict=True) if cause}
+        reasons = pool.map(lambda replica: next(filter(None, map(why_dead, replica.servers)), ""), replicas)
+        return {replica: cause for replica, cause in zip(replicas, reasons, strict=True) if cause}
 
 
 @contextlib.contextmanager
 def hanging_ended(say: Callable[[str], object], patience: float) -> Iterator[None]:
     """A block in which servers sample. One that does not answer for ``patience`` seconds is ended, so that its calls fail and go
     to others; ``say`` is told which."""
-    found, over = servers(), threading.Event()
+    watched, over = servers(), threading.Event()
 
     def watch() -> None:
         while not over.wait(ASK):
             asked = {
-                server.collective_rpc.remote(method="check_health"): name for name, server in found.items()
+                server.collective_rpc.remote(method="check_health"): name for name, server in watched.items()
             }
             _, silent = ray.wait(list(asked), num_returns=len(asked), timeout=patience)
             for name in [] if over.is_set() else [asked[ref] for ref in silent]:
                 say(f"inference server {name} has not answered for {patience:.0f} s; it is ended")
-                _end(found.pop(name))
+                _end(watched.pop(name))
 
     threading.Thread(target=watch, name="ajet-hanging", daemon=True).start()
     try:

@@ -111,15 +111,15 @@ def register_trainer(mode: str) -> None:
 
 def _with_local_names(metrics: dict[str, Any], timing: dict[str, float]) -> Metrics:
     """The numbers among a step's metrics, renamed by `LOCAL_NAMES`."""
-    found: Metrics = {"seconds_update": timing.get("step", 0.0) - timing.get("gen", 0.0)}
+    renamed: Metrics = {"seconds_update": timing.get("step", 0.0) - timing.get("gen", 0.0)}
     for name, value in metrics.items():
         if name.startswith("validation/"):  # these have a separate line
             continue
         try:
-            found[LOCAL_NAMES.get(name, name)] = float(value)
+            renamed[LOCAL_NAMES.get(name, name)] = float(value)
         except (TypeError, ValueError):
             continue
-    return found
+    return renamed
 
 
 class Reference:
@@ -141,8 +141,8 @@ class Reference:
     @property
     def _reference(self) -> str | None:
         """Folder or Hugging Face id of the job's reference model."""
-        found: str | None = self.config.ajet.get("reference")
-        return found
+        model: str | None = self.config.ajet.get("reference")
+        return model
 
     def _init_resource_pool_mgr(self) -> None:
         if self._reference is None:

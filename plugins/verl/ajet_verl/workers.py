@@ -83,9 +83,9 @@ class Trees:
         """See verl's engine. Also finds out whether the model can be computed over trees."""
         super().initialize()  # type: ignore[misc]
         with self.eval_mode(), self._autocast():  # type: ignore[attr-defined]
-            found: list[str] = [""] * torch.distributed.get_world_size()
-            torch.distributed.all_gather_object(found, self._find_obstacle())
-            self.tree_obstacle = next(filter(None, found), "")
+            obstacles: list[str] = [""] * torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(obstacles, self._find_obstacle())
+            self.tree_obstacle = next(filter(None, obstacles), "")
             if not self.tree_obstacle:
                 self._head = head_of(self.module)
             if fsdp_version(self.module) == 2:
@@ -133,8 +133,8 @@ class Trees:
                             "model_output"
                         )  # of no use, and it would be kept until the last micro-batch
                 outputs.append(output)
-        found: dict[str, Any] = postprocess_batch_func(outputs, groups, data)
-        return found
+        processed: dict[str, Any] = postprocess_batch_func(outputs, groups, data)
+        return processed
 
     def _synchronizing(self, forward_only: bool, last: bool) -> AbstractContextManager[None]:
         if forward_only:
@@ -172,8 +172,8 @@ class Trees:
         entropy = tu.get_non_tensor_data(micro_batch, "calculate_entropy", default=False)
         fused = self._head is not None
         tu.assign_non_tensor(row, use_remove_padding=True, calculate_entropy=entropy, use_fused_kernels=fused)
-        found = super().prepare_model_outputs(output, args, row, logits_processor_func)  # type: ignore[misc]
-        return {name: tree.in_rows(values.values()) for name, values in found.items()}
+        by_name = super().prepare_model_outputs(output, args, row, logits_processor_func)  # type: ignore[misc]
+        return {name: tree.in_rows(values.values()) for name, values in by_name.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,18 +232,18 @@ def adapters_of(tree: ComputedTree, numbers: Sequence[int], trained: Sequence[in
     and ``trained`` tokens are those of each sample."""
     if len(set(numbers)) == 1:  # also of jobs without adapters
         return np.full(len(tree.token_ids), numbers[0], np.int64)
-    found = np.zeros(len(tree.token_ids), np.int64)
-    found[tree.predicting] = np.repeat(numbers, trained)
-    for token in range(len(found) - 1, 0, -1):  # each token has a larger index than its parent
+    adapters = np.zeros(len(tree.token_ids), np.int64)
+    adapters[tree.predicting] = np.repeat(numbers, trained)
+    for token in range(len(adapters) - 1, 0, -1):  # each token has a larger index than its parent
         if tree.parents[token] >= 0:
-            found[tree.parents[token]] = found[token]
-    return found
+            adapters[tree.parents[token]] = adapters[token]
+    return adapters
 
 
 def _samples(rows: TensorDict) -> list[Sample]:
     """The tokens of rows and which of them are trained. Padding rows have none; then it is the last, so that each rank's model
     takes part in the backward pass."""
-    found = []
+    samples = []
     adapters = [0] * len(rows)
     if ADAPTER in rows.keys():  # noqa: SIM118
         adapters = torch.cat(list(rows[ADAPTER].unbind())).tolist()
@@ -253,8 +253,8 @@ def _samples(rows: TensorDict) -> list[Sample]:
         mask[len(ids) - len(response_mask) :] = response_mask > 0
         mask[-1] |= not mask.any()
         unused = np.zeros(len(ids), np.float32)
-        found.append(Sample(ids.astype(np.int32), mask, unused, unused, unused, adapter=str(adapter)))
-    return found
+        samples.append(Sample(ids.astype(np.int32), mask, unused, unused, unused, adapter=str(adapter)))
+    return samples
 
 
 def _arrays(nested: torch.Tensor) -> list[np.ndarray]:
@@ -338,9 +338,9 @@ class Lora:
         configuration of each under `ADAPTERS`."""
         adapters = self._adapters
         if adapters is None:
-            found: tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]
-            found = super().get_per_tensor_param(*args, **options)  # type: ignore[misc]
-            return found
+            tensors: tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]
+            tensors = super().get_per_tensor_param(*args, **options)  # type: ignore[misc]
+            return tensors
         configs = {name: adapters.config(name) for name in adapters.names}
         weights = ((f"{name}/{key}", weight) for name in configs for key, weight in self._whole_weights(name))
         return weights, {ADAPTERS: configs}

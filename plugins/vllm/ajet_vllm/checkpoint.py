@@ -23,28 +23,28 @@ def shapes(folder: Path) -> Shapes:
     """The tensors in a folder's safetensors files; reads only their headers. {} if there are none."""
     from safetensors import safe_open
 
-    found: Shapes = {}
+    sizes: Shapes = {}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
             names = tensors.keys()
-            found |= {name: tuple(tensors.get_slice(name).get_shape()) for name in names}
-    return found
+            sizes |= {name: tuple(tensors.get_slice(name).get_shape()) for name in names}
+    return sizes
 
 
-def check(found: Shapes, wanted: Shapes, where: str) -> None:
-    """Raise `AjetError` unless ``found`` has exactly the tensors of ``wanted``, in their shapes."""
+def check(given: Shapes, wanted: Shapes, where: str) -> None:
+    """Raise `AjetError` unless ``given`` has exactly the tensors of ``wanted``, in their shapes."""
     if not wanted:
         raise AjetError(
             "engine vllm: its model has no safetensors, so it accepts no new weights. Save it as safetensors."
         )
-    if not found:
+    if not given:
         raise AjetError(
             f"weights {where}: no *.safetensors there. Give a folder written by `save_pretrained`."
         )
-    for name in sorted(wanted.keys() | found.keys()):
-        if found.get(name) != wanted.get(name):
+    for name in sorted(wanted.keys() | given.keys()):
+        if given.get(name) != wanted.get(name):
             raise AjetError(
-                f"weights {where}: {name} is {_described(found, name)} there and {_described(wanted, name)} in the engine's "
+                f"weights {where}: {name} is {_described(given, name)} there and {_described(wanted, name)} in the engine's "
                 "model. Load a complete checkpoint of the same model."
             )
 

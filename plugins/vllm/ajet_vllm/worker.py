@@ -88,18 +88,18 @@ class WorkerExtension:
         def prompt_logprobs(hidden_states: torch.Tensor, scheduled: dict[str, int]) -> dict[str, Any]:
             """Prompt logprobs (by request id), each computed at its request's temperature."""
             requested: dict[str, int] = runner.num_prompt_logprobs
-            found: dict[str, Any] = {}
+            by_request: dict[str, Any] = {}
             try:
                 for name in list(requested):
                     temperature = runner.requests[name].sampling_params.temperature
                     sampler.prompt_temperature = temperature if temperature >= GREEDY_BELOW else 1.0
                     runner.num_prompt_logprobs = single = {name: requested[name]}
-                    found |= original(hidden_states, scheduled)
+                    by_request |= original(hidden_states, scheduled)
                     if not single:  # vLLM removes a request whose prompt is complete
                         del requested[name]
             finally:
                 runner.num_prompt_logprobs = requested
-            return found
+            return by_request
 
         runner._get_prompt_logprobs_dict = prompt_logprobs
 

@@ -32,8 +32,8 @@ _FRAMING = ("connection", "content-length", "expect", "keep-alive", "transfer-en
 
 def translated(matcher: Matcher, method: str, url: str, headers: Mapping[Any, Any]) -> httpx2.Request | None:
     """The request without its body, as an httpx2 request; None if the client is to send it itself."""
-    found = _PATH.match(url) if method.upper() == "POST" else None
-    path = found[1].encode(errors="replace") if found else b""
+    match = _PATH.match(url) if method.upper() == "POST" else None
+    path = match[1].encode(errors="replace") if match else b""
     if not matcher.path(path):
         return None
     kept = [(_header(name), _header(value)) for name, value in headers.items()]

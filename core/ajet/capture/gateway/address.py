@@ -28,15 +28,15 @@ def make_path(key: str | None = None, agent: str | None = None, target: str | No
 
 def split_path(path: str) -> Caller:
     """The caller that a raw (still percent-encoded) path names, and the rest of it."""
-    found: list[str | None] = [None, None, None]
+    parts: list[str | None] = [None, None, None]
     for _ in range(_MOST_PARTS):
         if len(path) < 3 or path[0] != "/" or path[2] != "/" or path[1] not in _PARTS:
             break
         letter = path[1]
         value, slash, rest = path[3:].partition("/")
-        found[_PARTS[letter]] = unquote(value)
+        parts[_PARTS[letter]] = unquote(value)
         path = slash + rest
-    key, agent, target = found
+    key, agent, target = parts
     return Caller(key, agent, target, path.rstrip("/"))
 
 

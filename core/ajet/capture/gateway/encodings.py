@@ -18,14 +18,14 @@ _PADDING = 1 << 18
 
 def check_encoding(encoding: str) -> str:
     """The value of a Content-Encoding header in one form; empty if the body is as it is. Raises Refused for an unknown one."""
-    found = encoding.strip().lower().removeprefix("x-")
-    if found not in ("", "identity", "gzip", "deflate"):
+    coding = encoding.strip().lower().removeprefix("x-")
+    if coding not in ("", "identity", "gzip", "deflate"):
         raise Refused(
             f"the request's content-encoding is {encoding[:60]!r}; send gzip, deflate or none",
             code="unsupported_encoding",
             status=415,
         )
-    return "" if found == "identity" else found
+    return "" if coding == "identity" else coding
 
 
 def decoded(body: bytes, encoding: str, most: int) -> bytes | None:
@@ -49,19 +49,19 @@ def _decompressed(body: bytes, form: int, most: int) -> bytes | None:
     """The content of a stream; with gzip it may have several parts, one after the other. The time is linear in the size: the rest of a
     piece is copied for each part, and what compresses nothing takes long to read for the little that it holds."""
     view, parts = memoryview(body), list[bytes]()
-    start = found = 0
+    start = size = 0
     for _ in range(MOST_PARTS if form == _GZIP else 1):
         reader = zlib.decompressobj(form)
         while not reader.eof:
             if start == len(body):
                 raise EOFError("it has no end")
             piece = view[start : start + _PIECE]
-            parts.append(reader.decompress(piece, most + 1 - found))
-            found += len(parts[-1])
-            if found > most:
+            parts.append(reader.decompress(piece, most + 1 - size))
+            size += len(parts[-1])
+            if size > most:
                 return None
             start += len(piece) - len(reader.unused_data)
-            if start > found + _PADDING:
+            if start > size + _PADDING:
                 raise EOFError("it is much longer than its content")
         if start == len(body):
             return b"".join(parts)

@@ -48,19 +48,19 @@ class InstalledCapture:
 
     def lines(self) -> list[str]:
         """Lines on refused and missed calls, for the end of a run."""
-        found = self.refused()
-        lines = [f"{refused.line}. {refused.message}" for refused in found[:_MOST_LINES]]
-        if rest := sum(refused.count for refused in found[_MOST_LINES:]):
+        refusals = self.refused()
+        lines = [f"{refused.line}. {refused.message}" for refused in refusals[:_MOST_LINES]]
+        if rest := sum(refused.count for refused in refusals[_MOST_LINES:]):
             lines.append(f"{rest} further LLM calls were refused for other causes or from other lines")
         return [*lines, *filter(None, [self.missed_line()])]
 
     def missed_line(self) -> str:
         """One line on the connections missed in all episodes; empty if there were none."""
-        found = self.missed.found()
-        if not found:
+        places = self.missed.found()
+        if not places:
             return ""
-        locations = ", ".join(missed.where for missed in found[:_MOST_LINES])
-        connections = sum(missed.count for missed in found)
+        locations = ", ".join(missed.where for missed in places[:_MOST_LINES])
+        connections = sum(missed.count for missed in places)
         return f"{connections} connections during episodes were not captured: {locations}. {REMEDY}"
 
 

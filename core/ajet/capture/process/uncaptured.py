@@ -98,9 +98,9 @@ class Listener:
     def end(self, key: str) -> tuple[Missed, ...]:
         """End the episode and return what it missed."""
         watched = self._episodes.pop(key, None)
-        found = watched.found if watched else {}
-        self.total.update(found)
-        return tuple(Missed(*address, count) for address, count in found.items())
+        counts = watched.found if watched else {}
+        self.total.update(counts)
+        return tuple(Missed(*address, count) for address, count in counts.items())
 
     def found(self) -> list[Missed]:
         """What all ended episodes missed, the most frequent first."""

@@ -311,8 +311,8 @@ class _AnthropicChat:
         if kind == "document" and form in ("base64", "url", "file"):
             return [file_part(source.get("media_type") or "document")]
         if kind == "search_result":
-            found = [text(block, name, f"{where}.") for name in ("title", "source")]
-            return [_text_part("\n".join([*found, self._text(block.get("content"), where)]))]
+            head = [text(block, name, f"{where}.") for name in ("title", "source")]
+            return [_text_part("\n".join([*head, self._text(block.get("content"), where)]))]
         if kind == "tool_reference":
             return [_text_part(self._load(text(block, "tool_name", f"{where}."), where))]
         if kind in ("image", "document"):
@@ -392,10 +392,10 @@ def _input(call: Mapping[str, Any]) -> Any:
     unchanged."""
     arguments = call["function"]["arguments"]
     try:
-        found = json.loads(arguments or "{}")
+        parsed = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
         return arguments
-    return found if isinstance(found, dict) else arguments
+    return parsed if isinstance(parsed, dict) else arguments
 
 
 def _ending(answer: Answer) -> dict[str, Any]:

@@ -128,14 +128,14 @@ def _choice(index: int, said: str, answer: Answer | None) -> dict[str, Any]:
     return {"index": index, "text": said, "logprobs": logprobs, "finish_reason": reason}
 
 
-def _logprobs(found: Sequence[tuple[str, float]]) -> Mapping[str, Any]:
+def _logprobs(pairs: Sequence[tuple[str, float]]) -> Mapping[str, Any]:
     offsets, at = [], 0
-    for token, _ in found:
+    for token, _ in pairs:
         offsets.append(at)
         at += len(token)
     return {
-        "tokens": [token for token, _ in found],
-        "token_logprobs": [logprob for _, logprob in found],
+        "tokens": [token for token, _ in pairs],
+        "token_logprobs": [logprob for _, logprob in pairs],
         "top_logprobs": None,
         "text_offset": offsets,
     }

@@ -23,22 +23,22 @@ VARIABLES = {"chat_template_kwargs", "enable_thinking"}
 
 def template_variables(data: Mapping[str, Any]) -> dict[str, Any]:
     """The variables of the chat template that a request sets: a few plain values."""
-    found = {k: v for k, v in mapping(data, "chat_template_kwargs").items() if v is not None}
+    variables = {k: v for k, v in mapping(data, "chat_template_kwargs").items() if v is not None}
     if "enable_thinking" in data:
         thinking = flag(data, "enable_thinking")
-        if found.setdefault("enable_thinking", thinking) != thinking:
+        if variables.setdefault("enable_thinking", thinking) != thinking:
             raise invalid("enable_thinking and chat_template_kwargs.enable_thinking differ")
-    for name, value in found.items():
+    for name, value in variables.items():
         is_plain = isinstance(value, str | int | float) and len(str(value)) <= _LONGEST_VALUE
         if not (is_plain and name.isidentifier() and len(name) <= _LONGEST_NAME):
             raise invalid(
                 f"chat_template_kwargs: {brief(name)} is not a name with a number, a flag or a short text"
             )
-    if len(found) > MOST_VARIABLES:
+    if len(variables) > MOST_VARIABLES:
         raise invalid(
-            f"chat_template_kwargs has {len(found)} variables; at most {MOST_VARIABLES} are allowed"
+            f"chat_template_kwargs has {len(variables)} variables; at most {MOST_VARIABLES} are allowed"
         )
-    return found
+    return variables
 
 
 TURN = {"continue_final_message", "add_generation_prompt"}

@@ -63,7 +63,7 @@ _PART = {"thought", "thoughtSignature", "partMetadata", "videoMetadata", "mediaR
 _CALLING = {"mode", "allowedFunctionNames"}
 _SIZES = {f"{bound}{what}" for bound in ("min", "max") for what in ("Items", "Length", "Properties")}
 _SPELLED = {
-    re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): name
+    re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name): name
     for name in (
         *(_KNOWN - VARIABLES | _CONFIG - _PENALTIES | _FUNCTION | _PART | _CALLING | _SIZES),
         *("generateContentRequest", "functionDeclarations", "functionCallingConfig", "includeThoughts"),
@@ -206,7 +206,7 @@ def _check(config: Mapping[str, Any], faults: Faults) -> None:
 
 def _tools(data: Mapping[str, Any], faults: Faults) -> list[Mapping[str, Any]]:
     """The functions in the chat form; tools that Google runs are left out."""
-    found: list[Mapping[str, Any]] = []
+    tools: list[Mapping[str, Any]] = []
     for index, tool in enumerate(map(_fields, objects(data.get("tools", []), "tools"))):
         for name in sorted(tool.keys() - {"functionDeclarations"}):
             faults.hosted(f"tools[{index}]", name)
@@ -220,8 +220,8 @@ def _tools(data: Mapping[str, Any], faults: Faults) -> list[Mapping[str, Any]]:
                 told["parameters"] = _as_json_schema(function["parametersJsonSchema"])
             elif "parameters" in function:
                 told["parameters"] = _as_json_schema(function["parameters"])
-            found.append({"type": "function", "function": told})
-    return found
+            tools.append({"type": "function", "function": told})
+    return tools
 
 
 def _must_call(calling: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], faults: Faults) -> str | None:
@@ -265,21 +265,21 @@ def _converted(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     given = _fields(schema)
-    found: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     for name, value in given.items():
         if name in ("properties", "$defs") and isinstance(value, dict):
-            found[name] = {key: _converted(inner) for key, inner in value.items()}
+            converted[name] = {key: _converted(inner) for key, inner in value.items()}
         elif name in ("items", "anyOf", "oneOf", "allOf", "prefixItems", "additionalProperties"):
-            found[name] = _converted(value)
+            converted[name] = _converted(value)
         elif name == "type" and isinstance(value, str):
-            found[name] = value.lower()
+            converted[name] = value.lower()
         elif name in _SIZES and re.fullmatch(r"\d{1,18}", str(value)):
-            found[name] = int(value)
+            converted[name] = int(value)
         elif name not in ("nullable", "propertyOrdering", "example"):
-            found[name] = value
-    if found.get("type") == "type_unspecified":
-        del found["type"]
-    return {"anyOf": [found, {"type": "null"}]} if given.get("nullable") is True else found
+            converted[name] = value
+    if converted.get("type") == "type_unspecified":
+        del converted["type"]
+    return {"anyOf": [converted, {"type": "null"}]} if given.get("nullable") is True else converted
 
 
 # --------------------------------------------------------------------------- contents in
@@ -414,7 +414,7 @@ def _response(
     request: ChatRequest, reply_id: str, candidates: Sequence[Any], answers: Sequence[Answer] = ()
 ) -> dict[str, Any]:
     """A response, or one of a stream; the last one is given the answers."""
-    found: dict[str, Any] = {
+    response: dict[str, Any] = {
         "candidates": candidates,
         "modelVersion": request.model,
         "responseId": reply_id,
@@ -423,13 +423,13 @@ def _response(
         reasoning = [answer.reasoning_tokens for answer in answers]
         thoughts = sum(count or 0 for count in reasoning)
         prompt, sampled = answers[0].prompt_tokens, sum(answer.completion_tokens for answer in answers)
-        found["usageMetadata"] = {
+        response["usageMetadata"] = {
             "promptTokenCount": prompt,
             "candidatesTokenCount": sampled - thoughts,
             **({} if None in reasoning else {"thoughtsTokenCount": thoughts}),
             "totalTokenCount": prompt + sampled,
         }
-    return found
+    return response
 
 
 def _candidate(index: int, parts: Sequence[Any], ending: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -458,10 +458,10 @@ def _calls(answer: Answer) -> list[dict[str, Any]]:
 def _arguments(call: Mapping[str, Any]) -> Any:
     """A call's arguments; None if they are not an object, which Google's API cannot express."""
     try:
-        found = json.loads(call["function"]["arguments"] or "{}")
+        arguments = json.loads(call["function"]["arguments"] or "{}")
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return arguments if isinstance(arguments, dict) else None
 
 
 def _malformed(answer: Answer) -> Mapping[str, Any] | None:

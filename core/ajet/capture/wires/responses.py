@@ -328,11 +328,11 @@ class _ResponsesChat:
         return with_images(parts)
 
     def _text(self, content: Any, where: str) -> str:
-        found = self._content(content, where)
-        if not isinstance(found, str):
+        plain = self._content(content, where)
+        if not isinstance(plain, str):
             self._faults.content(f"{where} content.type", "input_image or input_file")
             return ""
-        return found
+        return plain
 
     def _reasoning(self, item: Mapping[str, Any], where: str) -> str:
         """The reasoning text, else what we sealed, else its summary."""
@@ -352,8 +352,8 @@ class _ResponsesChat:
 
 
 def _reply_of(item_id: Any) -> str | None:
-    found = _OUR_ID.fullmatch(item_id) if isinstance(item_id, str) else None
-    return found.group(1) if found else None
+    match = _OUR_ID.fullmatch(item_id) if isinstance(item_id, str) else None
+    return match.group(1) if match else None
 
 
 # --------------------------------------------------------------------------- items out

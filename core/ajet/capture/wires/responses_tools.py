@@ -78,9 +78,9 @@ class ResponsesTools:
 
     def tell(self, tools: Any, where: str, faults: Faults) -> str:
         """Add tools that a message describes; return the description."""
-        found = list(self._read(tools, where, faults, deferred=True))
-        self.told += found
-        return described(found)
+        added = list(self._read(tools, where, faults, deferred=True))
+        self.told += added
+        return described(added)
 
     def _read(self, tools: Any, where: str, faults: Faults, deferred: bool) -> Iterator[Mapping[str, Any]]:
         """Tools in the chat form."""
@@ -98,12 +98,12 @@ class ResponsesTools:
         faults.parameters(tool, _NAMESPACE, f"{at}.")
         name, about = text(tool, "name", f"{at}."), tool.get("description") or ""
         for index, inner in enumerate(objects(tool.get("tools"), f"{at}.tools")):
-            for found in self._tool(inner, f"{at}.tools[{index}]", faults, deferred, name):
+            for offered in self._tool(inner, f"{at}.tools[{index}]", faults, deferred, name):
                 if about:
-                    function = found["function"]
+                    function = offered["function"]
                     said = f"{about}\n\n{function.get('description') or ''}".rstrip()
-                    found, about = {**found, "function": {**function, "description": said}}, ""
-                yield found
+                    offered, about = {**offered, "function": {**function, "description": said}}, ""
+                yield offered
 
     def _tool(
         self, tool: Mapping[str, Any], at: str, faults: Faults, deferred: bool, namespace: str | None = None
@@ -114,22 +114,22 @@ class ResponsesTools:
             function = {
                 k: tool[k] for k in ("description", "parameters", "strict") if tool.get(k) is not None
             }
-            found = self._own(Own("function", text(tool, "name", f"{at}."), namespace), function)
+            tools = self._own(Own("function", text(tool, "name", f"{at}."), namespace), function)
         elif kind == "custom":
             faults.parameters(tool, _CUSTOM, f"{at}.")
             function = {k: tool[k] for k in ("description",) if tool.get(k) is not None}
             function["parameters"] = _one("input", _text_schema(mapping(tool, "format"), at, faults))
-            found = self._own(Own("custom", text(tool, "name", f"{at}."), namespace), function)
+            tools = self._own(Own("custom", text(tool, "name", f"{at}."), namespace), function)
         elif kind == "local_shell":
             function = {
                 "description": "Runs a command in a shell of this computer.",
                 "parameters": {"type": "object", "properties": _SHELL, "required": ["command"]},
             }
-            found = self._own(Own("local_shell", "local_shell"), function)
+            tools = self._own(Own("local_shell", "local_shell"), function)
         elif kind == "tool_search" and tool.get("execution") == "client":
             faults.parameters(tool, _SEARCH, f"{at}.")
             function = {k: tool[k] for k in ("description", "parameters") if tool.get(k) is not None}
-            found = self._own(Own("tool_search", "tool_search"), function)
+            tools = self._own(Own("tool_search", "tool_search"), function)
         else:
             if str(kind) in _HOSTED or kind == "tool_search":
                 faults.hosted(f"{at}.type", str(kind))
@@ -137,7 +137,7 @@ class ResponsesTools:
                 faults.parameter(f"{at}.type", kind)
             return
         if deferred or not tool.get("defer_loading"):
-            yield found
+            yield tools
 
     def _own(self, own: Own, function: Mapping[str, Any]) -> dict[str, Any]:
         name = chat_name(own.namespace, own.name)
@@ -204,21 +204,21 @@ def item_of(call: Mapping[str, Any], own: Mapping[str, Own], reply_id: str, inde
     function, call_id = call["function"], call["id"]
     tool = own.get(function["name"], Own("function", function["name"]))
     item: dict[str, Any] = {"id": f"{_PREFIXES[tool.kind]}_{reply_id}_{index}", "type": f"{tool.kind}_call"}
-    arguments, found = function["arguments"], _loaded(function["arguments"])
+    arguments, value = function["arguments"], _loaded(function["arguments"])
     if tool.kind == "local_shell":
-        fits = _is_action(found)
-        action = found if fits else {"command": [arguments]}
+        fits = _is_action(value)
+        action = value if fits else {"command": [arguments]}
         item["action"] = {"type": "exec", "env": {}, **action}
         return item | {"call_id": call_id if fits else call_id + _RAW}
     if tool.kind == "tool_search":
-        given = found if isinstance(found, dict) else arguments
+        given = value if isinstance(value, dict) else arguments
         return item | {"call_id": call_id, "execution": "client", "arguments": given}
     named = {"name": tool.name, **({"namespace": tool.namespace} if tool.namespace else {})}
     if tool.kind == "function":
         return item | {"call_id": call_id, **named, "arguments": arguments}
-    fits = isinstance(found, dict) and found.keys() == {"input"} and isinstance(found["input"], str)
+    fits = isinstance(value, dict) and value.keys() == {"input"} and isinstance(value["input"], str)
     item |= {"type": "custom_tool_call", "call_id": call_id if fits else call_id + _RAW, **named}
-    return item | {"input": found["input"] if fits else arguments}
+    return item | {"input": value["input"] if fits else arguments}
 
 
 def _loaded(arguments: str) -> Any:
@@ -228,10 +228,10 @@ def _loaded(arguments: str) -> Any:
         return None
 
 
-def _is_action(found: Any) -> bool:
+def _is_action(arguments: Any) -> bool:
     """Whether arguments come back from an action as they are."""
     fields = {*_SHELL, "env", "user"}
-    if not isinstance(found, dict) or not found.keys() <= fields or not all(found.values()):
+    if not isinstance(arguments, dict) or not arguments.keys() <= fields or not all(arguments.values()):
         return False
-    command = found.get("command")
+    command = arguments.get("command")
     return isinstance(command, list) and all(isinstance(word, str) for word in command)

@@ -66,7 +66,7 @@ def forecast(
     from ajet_advice.page import page
 
     with make_progress() as progress, prepared(forecast_layers(given), progress, services) as ready:
-        found = forecasted(ready, given)
-    print(json.dumps(found.as_dict()) if as_json else page(ready, found))
-    if not found.ok:
+        figures = forecasted(ready, given)
+    print(json.dumps(figures.as_dict()) if as_json else page(ready, figures))
+    if not figures.ok:
         raise typer.Exit(1)

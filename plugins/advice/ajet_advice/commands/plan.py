@@ -79,26 +79,26 @@ def plan(
         gpus=_gpus(gpus), method=method, prompt=prompt_tokens, answer=answer_tokens, price=price
     )
     with make_progress() as progress, reporting_to(progress):
-        found = make_plan(job_of(given), asked)
-    print(json.dumps(found.as_dict(), indent=2) if as_json else "\n".join(page(found)))
-    if not found.layout.fits:
+        estimate = make_plan(job_of(given), asked)
+    print(json.dumps(estimate.as_dict(), indent=2) if as_json else "\n".join(page(estimate)))
+    if not estimate.layout.fits:
         raise typer.Exit(1)
 
 
-def page(found: JobPlan) -> Iterator[str]:
+def page(estimate: JobPlan) -> Iterator[str]:
     """The plan as lines of text."""
     from ajet.estimate.devices import USABLE
     from ajet.utils.terminal import table
     from ajet_advice.plan import gibibytes
 
-    sizes, layout, speed = found.sizes, found.layout, found.speed
+    sizes, layout, speed = estimate.sizes, estimate.layout, estimate.speed
     trained = (
         "all weights"
         if sizes.adapted is None
         else f"adapters of {sizes.learning / 1e6:.0f}M weights" + (" on 4 bits" if sizes.quantized else "")
     )
     yield (
-        f"{found.model}: {sizes.shape.parameters / 1e9:.2f}B weights, {trained}, backbone {found.backbone}, {found.gpus}"
+        f"{estimate.model}: {sizes.shape.parameters / 1e9:.2f}B weights, {trained}, backbone {estimate.backbone}, {estimate.gpus}"
     )
     yield ""
     for phase in layout.phases:
@@ -109,28 +109,28 @@ def page(found: JobPlan) -> Iterator[str]:
     yield f"{USABLE:.0%} of a GPU's memory is for the job; the rest is for CUDA and what its allocator cannot use."
     yield ""
     each = "" if layout.engines == 1 else f" of each of {layout.engines} engines"
-    yield f"episodes at once: {layout.running}; the cache{each} has room for {found.cache_tokens:,} tokens"
+    yield f"episodes at once: {layout.running}; the cache{each} has room for {estimate.cache_tokens:,} tokens"
     episode = f"episodes of {sizes.prompt} + {sizes.answer} tokens"
     yield f"speed, for a step of {sizes.episodes} {episode}, without the time of agents and judges:"
     yield table(
         [
             ("sampling", f"{speed.sampled} tokens/s", f"{speed.sampling_seconds} s"),
             ("training", f"{speed.trained} tokens/s", f"{speed.training_seconds} s"),
-            ("step", f"{speed.tokens} sampled tokens/s", f"bottleneck: {found.bottleneck}"),
+            ("step", f"{speed.tokens} sampled tokens/s", f"bottleneck: {estimate.bottleneck}"),
         ],
         indent="  ",
     )
-    if found.run.steps:
-        yield f"the run, {found.run.steps} steps: {found.run}"
+    if estimate.run.steps:
+        yield f"the run, {estimate.run.steps} steps: {estimate.run}"
     yield ""
     yield "settings that the backbone would choose:"
     yield table([(f"{key}:", value) for key, value in layout.settings.items()], indent="  ", most=64)
-    for note in found.notes:
+    for note in estimate.notes:
         yield f"note: {note}"
-    if found.suggestions:
+    if estimate.suggestions:
         yield ""
         yield "faster with:" if layout.fits else "fits with:"
-        for suggestion in found.suggestions:
+        for suggestion in estimate.suggestions:
             yield f"  {suggestion.text}" + (f"  ({suggestion.times:.1f} ×)" if suggestion.times else "")
     elif not layout.fits:
         yield "no setting that was tried makes it fit: take a smaller model or a larger GPU"

@@ -120,14 +120,14 @@ async def attack(job: Job, judge: Judge, episodes: Sequence[Episode]) -> list[Ho
         job.progress.say("the judge could not be attacked: it gives no reward to a text alone")
         return None
     attacks = [*_attacks(tasks), *_searched(judged)]
-    found: dict[str, Hole] = {}
+    worst: dict[str, Hole] = {}
     for number, (name, make) in enumerate(attacks, 1):
         hole = await _tried(ask, name, make, tasks, scale)
         job.progress.episodes("attack", number, len(attacks))
-        if hole and (name not in found or hole.scored > found[name].scored):
-            found[name] = hole
+        if hole and (name not in worst or hole.scored > worst[name].scored):
+            worst[name] = hole
     readable = _readable(job, tasks)
-    return sorted([*found.values(), *readable], key=lambda hole: -hole.scored)
+    return sorted([*worst.values(), *readable], key=lambda hole: -hole.scored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +159,10 @@ async def _scale(ask: _Asked, tasks: Sequence[Task], judged: Sequence[Episode]) 
     """The worst and the full reward: that of right answers, if the tasks have some, else the best of the episodes, but not less
     than 1 for rewards up to 1. None if the judge never answers or they are equal."""
     right = [
-        found
+        reward
         for task in tasks
         for value in _references(task)[:1]
-        if (found := await ask(task, str(value))) is not None
+        if (reward := await ask(task, str(value))) is not None
     ]
     seen = [e.reward for e in judged]
     if not seen:

@@ -28,9 +28,9 @@ CUT = 0.3
 USUAL_EPSILON = 1e-6
 
 
-def causes_of(job: Job, found: ForecastFigures, has_template: bool) -> Iterator[tuple[str, str, str]]:
+def causes_of(job: Job, forecast: ForecastFigures, has_template: bool) -> Iterator[tuple[str, str, str]]:
     """(name, what stands in the way, what helps). ``has_template``: whether the model's tokenizer has a chat template."""
-    report, rewards = found.report, found.report.rewards
+    report, rewards = forecast.report, forecast.report.rewards
     failed = [e for e in report.episodes if e.failed]
     if report.episodes and len(failed) >= FAILED * len(report.episodes):
         (what, remedy), *_ = warnings_of(report)
@@ -53,27 +53,27 @@ def causes_of(job: Job, found: ForecastFigures, has_template: bool) -> Iterator[
             "Show the model a short answer in the prompt; if it needs more room, raise the agent's max_tokens or "
             "rollout.sampling.max_tokens.",
         )
-    if learning_rate := _learning_rate(job, found.probe):
+    if learning_rate := _learning_rate(job, forecast.probe):
         yield ("learning rate", *learning_rate)
-    if found.judge and found.judge.share >= MUCH_NOISE and found.judge.changed:
-        noise = found.judge
+    if forecast.judge and forecast.judge.share >= MUCH_NOISE and forecast.judge.changed:
+        noise = forecast.judge
         yield (
             "noisy judge",
             f"judged again, {noise.changed} of {noise.judged} outputs get another reward, which explains {noise.share:.0%} of the "
             "differences within groups",
             "Use a judge without chance: temperature 0, clearer criteria, or the mean of several verdicts.",
         )
-    signal_now = found.signal.get(max(found.group_size, 2))
-    solved = found.pass_at[1][0] if found.pass_at else statistics.fmean(rewards)
+    signal_now = forecast.signal.get(max(forecast.group_size, 2))
+    solved = forecast.pass_at[1][0] if forecast.pass_at else statistics.fmean(rewards)
     little = signal_now is not None and signal_now[0] < LEAST_SIGNAL
     differ = f"{signal_now[0]:.0%} of groups have different rewards" if signal_now else "groups are small"
-    if len(rewards) > 1 and low == high not in (0, 1) and not found.pass_at:
+    if len(rewards) > 1 and low == high not in (0, 1) and not forecast.pass_at:
         yield (
             "constant judge",
             f"the judge gave all {len(rewards)} episodes the reward {low:g}",
             "Let the judge tell better outputs from worse ones; `ajet show` has outputs to try it on.",
         )
-    elif (found.pass_at and solved >= max(SOLVED, found.target)) or (little and solved > 0.5):
+    elif (forecast.pass_at and solved >= max(SOLVED, forecast.target)) or (little and solved > 0.5):
         yield (
             "saturated",
             f"{solved:.0%} is reached before training, and {differ}: nearly all tasks are solved already",
@@ -86,7 +86,7 @@ def causes_of(job: Job, found: ForecastFigures, has_template: bool) -> Iterator[
             "Show the model solved examples in the prompt, use easier tasks, a stronger model or a reward for parts of the task, or "
             "fine-tune on examples first (`ajet sft`).",
         )
-    for hole in found.holes or ():
+    for hole in forecast.holes or ():
         yield ("exploitable judge", hole.line, hole.remedy)
 
 
@@ -130,42 +130,42 @@ def learning_rates(job: Job) -> tuple[float, float] | None:
     return centre / 100, centre * (2 if job.config.train.adam_epsilon <= USUAL_EPSILON else 5)
 
 
-def suggestions_of(job: Job, found: ForecastFigures) -> Iterator[tuple[str, str]]:
+def suggestions_of(job: Job, facts: ForecastFigures) -> Iterator[tuple[str, str]]:
     """(setting, reason)"""
-    size, train = found.group_size, job.config.train
-    now, more = found.signal.get(size), found.signal.get(2 * size)
+    size, train = facts.group_size, job.config.train
+    now, more = facts.signal.get(size), facts.signal.get(2 * size)
     if now and more and now[0] < ENOUGH_SIGNAL and more[0] > now[0] + 0.1:
         yield (
             f"rollout.group_size: {2 * size}",
             f"groups with different rewards rise from {now[0]:.0%} to {more[0]:.0%}",
         )
-    idle = found.always + found.never
+    idle = facts.always + facts.never
     if (
-        found.tasks
-        and idle >= found.tasks / 3
+        facts.tasks
+        and idle >= facts.tasks / 3
         and train.dynamic_sampling == 1
         and now
         and now[0] >= LEAST_SIGNAL
     ):
         yield (
             "task.selector: difficulty",
-            f"{found.always} of {found.tasks} tasks are always solved and {found.never} never, which teaches nothing; it takes those "
+            f"{facts.always} of {facts.tasks} tasks are always solved and {facts.never} never, which teaches nothing; it takes those "
             "whose recent pass rate is near a half",
         )
-    if found.gradient and found.gradient.noise_scale > 4 * train.batch_size:
-        scale = found.gradient.noise_scale
+    if facts.gradient and facts.gradient.noise_scale > 4 * train.batch_size:
+        scale = facts.gradient.noise_scale
         about = (
             f"about {scale:.0f} groups"
             if math.isfinite(scale)
-            else f"more than {found.gradient.groups} groups"
+            else f"more than {facts.gradient.groups} groups"
         )
         yield (
             f"train.batch_size: {2 * train.batch_size}",
             f"the gradient of a step is mostly noise: signal equals noise at {about}",
         )
-    calls = [len(c.generation.token_ids) for e in found.report.episodes for c in e.record.calls]
+    calls = [len(c.generation.token_ids) for e in facts.report.episodes for c in e.record.calls]
     limit = job.config.rollout.sampling.max_tokens
-    if calls and limit and not found.report.cut and limit > 4 * max(calls):
+    if calls and limit and not facts.report.cut and limit > 4 * max(calls):
         yield (
             f"rollout.sampling.max_tokens: {2 * max(calls)}",
             f"the longest answer has {max(calls)} tokens, so an answer that never ends costs {limit / max(calls):.0f} times that",

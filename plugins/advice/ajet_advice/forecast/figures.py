@@ -116,8 +116,8 @@ class ForecastFigures:
             "tasks": self.tasks,
             "group_size": self.group_size,
             "reward": self.reward,
-            "signal": {str(size): found for size, found in self.signal.items()},
-            "pass_at": {str(k): found for k, found in self.pass_at.items()},
+            "signal": {str(size): share for size, share in self.signal.items()},
+            "pass_at": {str(k): rate for k, rate in self.pass_at.items()},
             "tasks_always_solved": self.always,
             "tasks_never_solved": self.never,
             "judge": asdict(self.judge) if self.judge else None,
@@ -153,27 +153,27 @@ def signal_by_size(
     rewards: Sequence[Sequence[float]], passes: Sequence[Sequence[bool]], size: int
 ) -> dict[int, Interval]:
     """The share of groups with different rewards, by size: measured up to the groups that were run, above them foreseen."""
-    found = {}
+    by_size = {}
     most = max(map(len, rewards), default=0)
     beta = fitted([sum(p) for p in passes if len(p) == most], most) if passes and most > 1 else None
     binary = all(reward in (0, 1) for group in rewards for reward in group)
     for wanted in sorted({2, 4, 8, size, 2 * size}):
         able = [group for group in rewards if len(group) >= wanted > 1]
         if able and len(able) >= len(rewards) / 2:
-            found[wanted] = wilson(statistics.fmean(signal(group, wanted) for group in able), len(able))
+            by_size[wanted] = wilson(statistics.fmean(signal(group, wanted) for group in able), len(able))
         elif wanted > most and beta and binary:
-            least = max((share[0] for share in found.values()), default=0.0)  # more episodes differ no less
-            found[wanted] = wilson(max(foreseen_signal(beta, wanted), least), len(rewards))
-    return found
+            least = max((share[0] for share in by_size.values()), default=0.0)  # more episodes differ no less
+            by_size[wanted] = wilson(max(foreseen_signal(beta, wanted), least), len(rewards))
+    return by_size
 
 
 def passes_by_k(passes: Sequence[Sequence[bool]]) -> dict[int, Interval]:
-    found = {}
+    by_k = {}
     for k in (1, 2, 4, 8, 16, 32):
         able = [group for group in passes if len(group) >= k]
         if able and len(able) >= len(passes) / 2:
-            found[k] = wilson(statistics.fmean(pass_at_k(len(g), sum(g), k) for g in able), len(able))
-    return found
+            by_k[k] = wilson(statistics.fmean(pass_at_k(len(g), sum(g), k) for g in able), len(able))
+    return by_k
 
 
 def mean_reward(rewards: Sequence[Sequence[float]]) -> Interval | None:

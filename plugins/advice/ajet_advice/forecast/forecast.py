@@ -86,7 +86,7 @@ async def _forecast(
         passes = []
     on_gpus = planned_step(job, report, asked.gpus) if asked.gpus else None
     share = job.config.train.batch_size * size / max(len(report.episodes), 1)
-    found = ForecastFigures(
+    forecast = ForecastFigures(
         report=report,
         tasks=len(groups),
         group_size=size,
@@ -115,25 +115,25 @@ async def _forecast(
         suggestions=(),
     )
     has_template = bool(getattr(engine.tokenizer, "chat_template", None))
-    found = replace(found, causes=tuple(causes_of(job, found, has_template)))
-    return replace(found, suggestions=tuple(suggestions_of(job, found)), steps=_steps(found))
+    forecast = replace(forecast, causes=tuple(causes_of(job, forecast, has_template)))
+    return replace(forecast, suggestions=tuple(suggestions_of(job, forecast)), steps=_steps(forecast))
 
 
-def _steps(found: ForecastFigures) -> Interval | None:
+def _steps(forecast: ForecastFigures) -> Interval | None:
     """Steps until the pass rate, or a reward from 0 to 1, is at the target; None if nothing suggests that the job learns."""
-    start, share = found.pass_at.get(1) or found.reward, found.signal.get(found.group_size)
-    if not start or not share or share[0] < LEAST_SIGNAL or found.causes:
+    start, share = forecast.pass_at.get(1) or forecast.reward, forecast.signal.get(forecast.group_size)
+    if not start or not share or share[0] < LEAST_SIGNAL or forecast.causes:
         return None
-    if not 0 <= start[0] < found.target or not 0 <= start[1] <= start[2] <= 1:
+    if not 0 <= start[0] < forecast.target or not 0 <= start[1] <= start[2] <= 1:
         return None
-    return steps_to(found.target, [*_rates(start[0], found)])
+    return steps_to(forecast.target, [*_rates(start[0], forecast)])
 
 
-def _rates(start: float, found: ForecastFigures) -> Iterator[Rate]:
-    yield Rate(0, start, found.tasks)
-    if found.probe:
-        for step, rate in enumerate(found.probe.rates):  # the first step samples before any update
-            yield Rate(step, rate, found.probe.groups)
+def _rates(start: float, forecast: ForecastFigures) -> Iterator[Rate]:
+    yield Rate(0, start, forecast.tasks)
+    if forecast.probe:
+        for step, rate in enumerate(forecast.probe.rates):  # the first step samples before any update
+            yield Rate(step, rate, forecast.probe.groups)
 
 
 def _sampled(report: Report) -> int:

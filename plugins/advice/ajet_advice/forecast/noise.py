@@ -68,8 +68,8 @@ async def judged_again(runtime: Runtime, episodes: Sequence[Episode]) -> JudgeNo
 async def _verdicts(runtime: Runtime, group: Sequence[Episode]) -> list[JudgeOutput]:
     judge, name = runtime.judge, f"the judge of group {group[0].plan.group}, again"
     if isinstance(judge, GroupJudge):
-        found = await score(judge, group)
-        return [v for v in found if isinstance(v, JudgeOutput)]
+        verdicts = await score(judge, group)
+        return [v for v in verdicts if isinstance(v, JudgeOutput)]
     views = [e.view() for e in group]
     return [
         await called(judge.judge, e.plan.task, v.output, v, name=name)

@@ -94,7 +94,7 @@ def steps_to(target: float, rates: Sequence[Rate]) -> Interval:
     weights = [rate.groups * (p := _bounded(rate.share)) * (1 - p) for rate in rates]
     middle = sum(w * rate.step for w, rate in zip(weights, rates, strict=True)) / sum(weights)
     level = sum(w * y for w, y in zip(weights, odds, strict=True)) / sum(weights)
-    found = []
+    outcomes = []
     for number in range(-400, 401):
         deviation = number / 100
         rise = GROWTH * GROWTH_FACTOR ** (deviation / NINE_OF_TEN)
@@ -102,12 +102,12 @@ def steps_to(target: float, rates: Sequence[Rate]) -> Interval:
             w * (y - level - rise * (rate.step - middle)) ** 2
             for w, y, rate in zip(weights, odds, rates, strict=True)
         )
-        found.append((max(middle + (logit(target) - level) / rise, 0.0), -(misfit + deviation**2) / 2))
-    found.sort()
-    most = max(likely for _, likely in found)
-    sums = list(accumulate(math.exp(likely - most) for _, likely in found))
+        outcomes.append((max(middle + (logit(target) - level) / rise, 0.0), -(misfit + deviation**2) / 2))
+    outcomes.sort()
+    most = max(likely for _, likely in outcomes)
+    sums = list(accumulate(math.exp(likely - most) for _, likely in outcomes))
     low, median, high = (
-        next(steps for (steps, _), up_to in zip(found, sums, strict=True) if up_to >= share * sums[-1])
+        next(steps for (steps, _), up_to in zip(outcomes, sums, strict=True) if up_to >= share * sums[-1])
         for share in (0.05, 0.5, 0.95)
     )
     return median, low, high

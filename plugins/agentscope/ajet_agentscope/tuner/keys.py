@@ -170,10 +170,10 @@ def refuse(config: BaseModel, why: Mapping[str, str]) -> None:
 
 def algorithm(name: str) -> str:
     """The name of the same algorithm in AgentJet. Raises ConfigError that names the nearest one."""
-    found, where = SAME.get(name, name), f"AlgorithmConfig.algorithm_type: {name!r}"
+    same, where = SAME.get(name, name), f"AlgorithmConfig.algorithm_type: {name!r}"
     installed = sorted(load_plugins().of(Algorithm).keys() - {"sft"})
-    if found in installed:
-        return found
+    if same in installed:
+        return same
     if name in OTHERS:
         why, instead = OTHERS[name]
         raise ConfigError(f"{where} {why}. The nearest algorithm is {instead!r}.")

@@ -196,7 +196,7 @@ def _errors(ran: Mapping[str, Sequence[_Sample]]) -> dict[str, str]:
 def _metrics(comparison: Comparison, samples: Sequence[_Sample]) -> dict[str, float]:
     best = comparison.models[0]
     assert best.reward
-    found = {
+    metrics = {
         "reward_avg": best.reward.mean,
         "execution_time_avg": best.seconds.mean if best.seconds else 0.0,
         "failed": float(best.failed),
@@ -204,13 +204,13 @@ def _metrics(comparison: Comparison, samples: Sequence[_Sample]) -> dict[str, fl
         "is_significant": float(comparison.is_significant),
     }
     if best.reward.standard_error is not None:
-        found["reward_standard_error"] = best.reward.standard_error
+        metrics["reward_standard_error"] = best.reward.standard_error
     if best.tokens:
-        found["total_tokens_avg"] = best.tokens.mean
+        metrics["total_tokens_avg"] = best.tokens.mean
     for name in dict.fromkeys(name for sample in samples for name in sample.metrics):
         values = [sample.metrics[name] for sample in samples if name in sample.metrics]
-        found[f"{name}_avg"] = sum(values) / len(values)
-    return found
+        metrics[f"{name}_avg"] = sum(values) / len(values)
+    return metrics
 
 
 def _names(models: Sequence[Any]) -> list[str]:

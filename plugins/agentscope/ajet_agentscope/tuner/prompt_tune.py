@@ -59,7 +59,7 @@ def tune_prompt(
         )
     agent = _Agent(workflow, judge_func)
     train = list(ours(DatasetConfig, train_dataset).records())
-    found = ajet.tune_prompt(
+    tuned = ajet.tune_prompt(
         workflow=lambda task: agent.run(task.metadata["record"], ajet.prompt(_NAME, init_system_prompt)),
         judge=agent.judge_episode,
         tasks=[ajet.Task(str(number), metadata={"record": record}) for number, record in enumerate(train)],
@@ -68,8 +68,8 @@ def tune_prompt(
         set={"backbone.prompts.own_models": True, "rollout.concurrency": settings.eval_num_threads},
         progress=settings.eval_display_progress,
     )
-    best = found.texts[_NAME]
-    metrics = {"reward_before": found.before.reward, "reward_after": found.after.reward}
+    best = tuned.texts[_NAME]
+    metrics = {"reward_before": tuned.before.reward, "reward_after": tuned.after.reward}
     if eval_dataset is not None:
         held_out = list(ours(DatasetConfig, eval_dataset).records())
         metrics |= agent.evaluate(init_system_prompt, best, held_out, settings)
@@ -161,9 +161,11 @@ def _chat_model(name: str) -> dict[str, Any]:
 
 def check_parameters(function: Any, name: str, needed: tuple[str, ...]) -> None:
     """Raises ConfigError unless a function has exactly these parameters."""
-    found = tuple(inspect.signature(function).parameters)
-    if set(found) != set(needed):
-        raise ConfigError(f"{name}: takes ({', '.join(found)}); it must take exactly ({', '.join(needed)}).")
+    parameters = tuple(inspect.signature(function).parameters)
+    if set(parameters) != set(needed):
+        raise ConfigError(
+            f"{name}: takes ({', '.join(parameters)}); it must take exactly ({', '.join(needed)})."
+        )
 
 
 def _mean(rows: Sequence[tuple[Any, Any, float]]) -> float:

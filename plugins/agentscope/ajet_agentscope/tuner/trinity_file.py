@@ -35,7 +35,7 @@ def workflow_args(file: TrinityFile | None, *, evaluation: bool = False) -> Mapp
 
 def auxiliary_models(file: TrinityFile) -> dict[str, TunerModelConfig]:
     """The file's auxiliary models. Raises ConfigError for one whose context is nowhere."""
-    values, found = file.values, {}
+    values, models = file.values, {}
     for name, model in file.auxiliary.items():
         given = {
             "model_path": model["model_path"],
@@ -51,8 +51,8 @@ def auxiliary_models(file: TrinityFile) -> dict[str, TunerModelConfig]:
             raise ConfigError(
                 f"{file.path}: explorer.auxiliary_models ({name}): max_model_len is missing. Set it there, or in `model`."
             )
-        found[name] = TunerModelConfig(**{k: v for k, v in given.items() if v is not None})
-    return found
+        models[name] = TunerModelConfig(**{k: v for k, v in given.items() if v is not None})
+    return models
 
 
 def _dataset(tasks: Taskset | None) -> DatasetConfig | None:

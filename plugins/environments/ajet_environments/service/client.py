@@ -68,16 +68,16 @@ def task_ids(url: str, env_type: str, split: str, params: Mapping[str, Any] | No
     body = {"env_type": env_type, "params": {**(params or {}), "split": split}}
     url = url.rstrip("/")
     with _client_sync(STEP_SECONDS) as client:
-        found = _post_sync(client, url, "/get_env_profile", body)
-    if isinstance(found, Mapping):  # split -> ids
-        if split not in found:
+        ids = _post_sync(client, url, "/get_env_profile", body)
+    if isinstance(ids, Mapping):  # split -> ids
+        if split not in ids:
             raise EnvironmentFailed(
-                f"{url}: {env_type} has no split {split!r}; it has {', '.join(map(repr, found)) or 'none'}."
+                f"{url}: {env_type} has no split {split!r}; it has {', '.join(map(repr, ids)) or 'none'}."
             )
-        found = found[split]
-    if not isinstance(found, list):
-        raise EnvironmentFailed(f"{url}/get_env_profile: not a list of task ids: {str(found)[:200]}")
-    return [str(item) for item in found]
+        ids = ids[split]
+    if not isinstance(ids, list):
+        raise EnvironmentFailed(f"{url}/get_env_profile: not a list of task ids: {str(ids)[:200]}")
+    return [str(item) for item in ids]
 
 
 class InstanceLease:

@@ -263,12 +263,12 @@ class EnvironmentServer:
         return True
 
     def _class(self, body: Mapping[str, Any]) -> type[ServedEnvironment]:
-        found = self._classes.get(str(body.get("env_type")))
-        if found is None:
+        cls = self._classes.get(str(body.get("env_type")))
+        if cls is None:
             raise _Refused(
                 404, f"no env_type {str(body.get('env_type'))[:100]!r}; there are {', '.join(self._classes)}"
             )
-        return found
+        return cls
 
     def _instance(self, body: Mapping[str, Any]) -> _Instance:
         name = _name(body)

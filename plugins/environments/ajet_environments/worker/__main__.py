@@ -83,8 +83,10 @@ class Serving:
         if request["do"] == "tasks":
             return {"tasks": self._library.tasks(request["count"])}
         os.environ.update(request["variables"])
-        found: dict[str, Any] = await self._library.run(request["index"], request["model"], request["judge"])
-        return found
+        outcome: dict[str, Any] = await self._library.run(
+            request["index"], request["model"], request["judge"]
+        )
+        return outcome
 
 
 def tell(write: Any, request: dict[str, Any], answer: dict[str, Any]) -> None:

@@ -48,11 +48,11 @@ class Library:
         self._agent = agents[0]
         listed = next(iter(self._servers[self._agent]["responses_api_agents"].values())).get("datasets", ())
         files = [Path(data)] if data else [ROOT / each["jsonl_fpath"] for each in listed]
-        if not (found := [file for file in files if file.is_file()]):
+        if not (present := [file for file in files if file.is_file()]):
             raise ValueError(
                 f"none of its data sets is here ({', '.join(map(str, files))}); name a file in `data`"
             )
-        self._rows = [json.loads(line) for line in found[0].read_text().splitlines() if line.strip()]
+        self._rows = [json.loads(line) for line in present[0].read_text().splitlines() if line.strip()]
 
     def tasks(self, count: int) -> list[dict[str, Any]]:
         """The first rows."""
@@ -70,22 +70,22 @@ class Library:
             answer = await client.post(self._agent, "/run", json=self._rows[index])
             if not answer.ok:
                 raise RuntimeError(f"its agent: {(await answer.text())[-1000:]}")
-            found = await get_response_json(answer)
-        if found.get("mask_sample"):
+            outcome = await get_response_json(answer)
+        if outcome.get("mask_sample"):
             return {
                 "ok": False,
-                "error": f"the library says that the episode is not valid: {found.get('failure_kind')}",
+                "error": f"the library says that the episode is not valid: {outcome.get('failure_kind')}",
             }
         numbers = {
             name: float(value)
-            for name, value in found.items()
+            for name, value in outcome.items()
             if isinstance(value, int | float) and name != "reward"
         }
         return {
             "ok": True,
-            "reward": float(found["reward"]),
+            "reward": float(outcome["reward"]),
             "metrics": numbers,
-            "response": _said(found["response"]),
+            "response": _said(outcome["response"]),
             "error": "",
         }
 
@@ -137,10 +137,10 @@ def _model_server(endpoint: Mapping[str, str]) -> dict[str, Any]:
 
 def _class(module: str) -> Any:
     """The server class that a module defines."""
-    found = importlib.import_module(module)
+    loaded = importlib.import_module(module)
     defined = [
         each
-        for _, each in inspect.getmembers(found, inspect.isclass)
+        for _, each in inspect.getmembers(loaded, inspect.isclass)
         if issubclass(each, SimpleServer) and each.__module__ == module
     ]
     if len(defined) != 1:

@@ -124,7 +124,7 @@ class Formula:
 
 
 def _tokens(text: str, names: Collection[str]) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    tokens: list[tuple[str, Any]] = []
     text, at = text.rstrip(), 0
     while at < len(text):
         token = _TOKEN.match(text, at)
@@ -132,18 +132,18 @@ def _tokens(text: str, names: Collection[str]) -> list[tuple[str, Any]]:
             raise ValueError(f"{text[at : at + 20].strip()!r} is not part of a formula")
         number, name, op = token.groups()
         if number:
-            found.append(("number", float(number)))
+            tokens.append(("number", float(number)))
         elif op:
-            found.append(("op", op))
+            tokens.append(("op", op))
         elif name in names:
-            found.append(("name", name))
+            tokens.append(("name", name))
         elif name in FUNCTIONS:
-            found.append(("function", name))
+            tokens.append(("function", name))
         else:
             known = f"graders: {', '.join(names)}; functions: {', '.join(FUNCTIONS)}"
             raise ValueError(f"{name!r} is neither a grader nor a function. {known}")
         at = token.end()
-    return found
+    return tokens
 
 
 def _expect(holds: bool, text: str, token: Any) -> None:

@@ -47,21 +47,21 @@ def similarity(metric: str, text: str, reference: str) -> float:
 
         kind = metric.replace("rouge_", "rouge").replace("rougel", "rougeL")
         return float(RougeScorer([kind]).score(reference, text)[kind].fmeasure)
-    found, expected = _words(text), _words(reference)
+    words, expected = _words(text), _words(reference)
     if metric == "meteor":
         from nltk.translate.meteor_score import single_meteor_score
 
-        return float(single_meteor_score(expected, found, wordnet=_wordnet()))
-    if not found or not expected:
-        return float(found == expected)
+        return float(single_meteor_score(expected, words, wordnet=_wordnet()))
+    if not words or not expected:
+        return float(words == expected)
     if metric == "gleu":
         from nltk.translate.gleu_score import sentence_gleu
 
-        return float(sentence_gleu([expected], found))
+        return float(sentence_gleu([expected], words))
     from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 
     smooth = SmoothingFunction().method1
-    return float(sentence_bleu([expected], found, smoothing_function=smooth, auto_reweigh=True))
+    return float(sentence_bleu([expected], words, smoothing_function=smooth, auto_reweigh=True))
 
 
 def _words(text: str) -> list[str]:

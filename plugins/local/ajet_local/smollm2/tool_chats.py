@@ -87,15 +87,15 @@ def finding_group(rng: random.Random, size: int) -> list[Lesson]:
     start = opening(rng)
     chats = []
     for _ in range(size):
-        found = use(rng, first, generic=0.0)
+        lookup = use(rng, first, generic=0.0)
         code = value_of(rng, "code")
         result = rng.choice((code[0], json.dumps({"code": code[0]})))
         used = use(rng, second, {"code": code})
-        asked = {"role": "user", "content": found.ask}
+        asked = {"role": "user", "content": lookup.ask}
         messages = [
             *start,
             asked,
-            found.call(),
+            lookup.call(),
             told(result),
             used.call(),
             told(used.result),
@@ -200,8 +200,8 @@ def invent(rng: random.Random, action: words.Action) -> InventedTool:
     for kind in action.takes.split():
         kind, must = kind.removesuffix("?"), not kind.endswith("?")
         names = [n for n in words.PARAMETERS[kind] if n not in taken]
-        taken.add(found := rng.choice(names))
-        parameters[kind] = parameter = style(found)
+        taken.add(word := rng.choice(names))
+        parameters[kind] = parameter = style(word)
         properties[parameter] = {"type": type_of(kind)}
         if kind in ENUMS:
             properties[parameter]["enum"] = list(words.VALUES[kind])
@@ -219,11 +219,11 @@ def invent(rng: random.Random, action: words.Action) -> InventedTool:
 
 
 def snake(name: str) -> str:
-    return re.sub("[A-Z]", lambda found: "_" + found[0].lower(), name)
+    return re.sub("[A-Z]", lambda match: "_" + match[0].lower(), name)
 
 
 def camel(name: str) -> str:
-    return re.sub("_(.)", lambda found: found[1].upper(), name)
+    return re.sub("_(.)", lambda match: match[1].upper(), name)
 
 
 def type_of(kind: str) -> str:
@@ -299,8 +299,8 @@ def results(rng: random.Random, fields: Mapping[str, Any]) -> tuple[str, str]:
 
 def outcome(rng: random.Random, how: str, spoken: Mapping[str, str]) -> Any:
     """A field of a result."""
-    if found := re.fullmatch(r"(-?\d+)\.\.(\d+)", how):
-        return rng.randint(int(found[1]), int(found[2]))
+    if bounds := re.fullmatch(r"(-?\d+)\.\.(\d+)", how):
+        return rng.randint(int(bounds[1]), int(bounds[2]))
     if how == "decimal":
         return round(rng.uniform(1, 900), rng.choice((1, 2)))
     if how == "upper":

@@ -134,8 +134,8 @@ _NUMBERS = 'import json; [print(json.dumps({"query": f"[dummy task @ {i}]", "ran
 
 def section_of(values: Any) -> str | None:
     """The section with the keys of a job file of the earlier AgentJet; None for other files."""
-    found = values if isinstance(values, Mapping) else {}
-    return next((name for name in SECTIONS if isinstance(found.get(name), Mapping)), None)
+    mapping = values if isinstance(values, Mapping) else {}
+    return next((name for name in SECTIONS if isinstance(mapping.get(name), Mapping)), None)
 
 
 def refuse_earlier(path: Path, values: Any) -> None:
@@ -203,13 +203,13 @@ class _Translation:
     def _tasks(self) -> None:
         kind = str(self._own.get("task_reader.type", "huggingface_dat_repo"))
         section = f"task_reader.{ {'tracing': 'feedback_tracing'}.get(kind, kind) }"
-        found = {
+        fields = {
             key.removeprefix(f"{section}."): v
             for key, v in self._own.items()
             if key.startswith(f"{section}.")
         }
         for slot, part in (("reader", "training"), ("validation", "validation")):
-            reader, why = _reader(kind, found, part)
+            reader, why = _reader(kind, fields, part)
             self._set(f"task.{slot}", reader)
             if why and slot == "reader":
                 self.notes.append(f"{self.section}.task_reader.type: {kind}: {why}")
@@ -261,11 +261,11 @@ class _Translation:
         """Trinity's own keys, as far as they have a counterpart; they are stronger than those of AgentJet."""
         section = self.earlier.get("trinity")
         try:
-            found = list(with_rules(section, TABLE)) if isinstance(section, Mapping) else []
+            entries = list(with_rules(section, TABLE)) if isinstance(section, Mapping) else []
         except ValueError as error:
             self.notes.append(f"trinity.{error}")
             return
-        for key, rule, value in found:
+        for key, rule, value in entries:
             try:
                 converted = rule.convert(value)
             except (ValueError, TypeError) as error:
@@ -294,24 +294,24 @@ class _Translation:
                 self.notes.append(f"{section}: the workflow's own; write its values into the program")
 
 
-def _reader(kind: str, found: Mapping[str, Any], part: str) -> tuple[dict[str, Any] | None, str]:
+def _reader(kind: str, fields: Mapping[str, Any], part: str) -> tuple[dict[str, Any] | None, str]:
     """The reader of the training or validation tasks, and what to know about it."""
     if kind in ("jsonl_dataset_file", "dataset_file"):
-        path = found.get(f"{part}.file_path")
+        path = fields.get(f"{part}.file_path")
         why = "`query`, `messages` and `id` name fields that every record has; remove those that yours lack"
         names = {"query": "main_query", "messages": "init_messages", "id": "task_id"}
         return ({"type": "jsonl", "path": path, **names} if path else None), why
     if kind == "huggingface_dat_repo":
-        path, split = found.get("dataset_path"), found.get(f"{part}_split")
+        path, split = fields.get("dataset_path"), fields.get(f"{part}_split")
         reader = {"type": "huggingface", "path": path, "split": split, "query": "question"}
         return (
             reader if path and split else None
         ), "`query: question` names the field with the question; null: none"
     if kind == "env_service":
         named = {
-            "url": found.get("env_url"),
-            "env_type": found.get("env_type"),
-            "split": found.get(f"{part}_split"),
+            "url": fields.get("env_url"),
+            "env_type": fields.get("env_type"),
+            "split": fields.get(f"{part}_split"),
         }
         return ({"type": "environment", **named} if named["split"] else None), ""
     if kind == "random_dummy":
@@ -320,12 +320,12 @@ def _reader(kind: str, found: Mapping[str, Any], part: str) -> tuple[dict[str, A
     if part == "validation":
         return None, ""
     if kind == "data_generation":
-        documents = found.get("document_reader.document_path") or ["documents"]
-        model = {**_DASHSCOPE, "model": found.get("llm_model", "qwen-long")}
+        documents = fields.get("document_reader.document_path") or ["documents"]
+        model = {**_DASHSCOPE, "model": fields.get("llm_model", "qwen-long")}
         reader = {"type": "generated", "documents": documents[0], "model": model}
         return reader, "`documents` is a document or a folder of them (`ajet docs readers#generated`)"
     if kind == "tracing":
-        return {"type": "traces", "path": found.get("base_url")}, "its filters: `ajet docs readers#traces`"
+        return {"type": "traces", "path": fields.get("base_url")}, "its filters: `ajet docs readers#traces`"
     return None, "write a reader: class of ajet.Reader (`ajet docs plugins`)"
 
 

@@ -204,8 +204,8 @@ def workflow_of(given: Any) -> LoadedWorkflow | None:
     """The workflow of a subclass of `Workflow` or an object of one, None for what is neither. Raises ConfigError for what was written
     for `Workflow` and has lost it."""
     if isinstance(getattr(given, "__self__", given), Workflow) or _is_subclass(given, Workflow):
-        found = make_workflow(given, getattr(given, "__qualname__", type(given).__qualname__))
-        return EarlierWorkflow(found.spec, found.target, found.is_async, found.arguments)
+        workflow = make_workflow(given, getattr(given, "__qualname__", type(given).__qualname__))
+        return EarlierWorkflow(workflow.spec, workflow.target, workflow.is_async, workflow.arguments)
     if inspect.isclass(given) and (name := _field_without_model(given)) is not None:
         raise ConfigError(
             f"workflow {given.__qualname__}",
@@ -238,10 +238,10 @@ def _field_without_model(cls: type) -> str | None:
     model."""
     if hasattr(cls, "__pydantic_fields__"):
         return None
-    found = (
+    names = (
         name for base in cls.__mro__ for name, value in vars(base).items() if isinstance(value, FieldInfo)
     )
-    return next(found, None)
+    return next(names, None)
 
 
 class _Config:

@@ -90,8 +90,8 @@ class ShadowJob:
         counter = self._setup.counter
         try:
             with intercepted():
-                if found := problems():
-                    log.warning("no shadow run, as its tools would not be intercepted: %s", "; ".join(found))
+                if faults := problems():
+                    log.warning("no shadow run, as its tools would not be intercepted: %s", "; ".join(faults))
                     counter.add("dropped")
                 else:
                     counter.add("shadow_runs")

@@ -58,8 +58,8 @@ def ask_for_quality(pairs: Sequence[Pair], text: str | None) -> Messages:
 
 def read_pairs(answer: str) -> list[Pair]:
     """The tasks in an answer. Raises ValueError if it is malformed."""
-    found = json_in(answer)
-    items = found.get("tasks") if isinstance(found, Mapping) else found
+    content = json_in(answer)
+    items = content.get("tasks") if isinstance(content, Mapping) else content
     if not isinstance(items, list):
         raise ValueError("not a list of tasks")
     pairs = []
@@ -80,8 +80,8 @@ def read_pairs(answer: str) -> list[Pair]:
 
 def read_scores(answer: str, count: int) -> list[float]:
     """The scores in an answer, one per task. Raises ValueError if it is malformed."""
-    found = json_in(answer)
-    scores = found.get("scores") if isinstance(found, Mapping) else found
+    content = json_in(answer)
+    scores = content.get("scores") if isinstance(content, Mapping) else content
     if not isinstance(scores, list) or len(scores) != count:
         raise ValueError(f"expected {count} scores")
     if not all(isinstance(score, int | float) for score in scores):

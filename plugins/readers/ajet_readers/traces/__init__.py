@@ -71,9 +71,9 @@ class Traces(SelectingReader):
         from ajet_readers.traces.sources import read_traces
         from ajet_readers.traces.trace import assemble, with_feedback
 
-        found = read_traces(self.path, self.format, self.scale)
+        contents = read_traces(self.path, self.format, self.scale)
         added = [] if self.feedback is None else list(read_feedback_file(self.feedback, self.scale))
-        traces = assemble(with_feedback(found, added))
+        traces = assemble(with_feedback(contents, added))
         known = {name for trace in traces for name in trace.names}
         if unmatched := sum(names.isdisjoint(known) for names, _ in added):
             current_progress().say(

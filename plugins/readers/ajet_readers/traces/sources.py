@@ -32,10 +32,10 @@ _SQLITE = b"SQLite format 3\x00"
 def read_traces(path: Path, form: Format | None, scale: Scale) -> TraceContents:
     """All calls and feedback in a file, or in all files of a folder. Raises ConfigError that names the file and the part
     that cannot be read."""
-    found = TraceContents()
+    contents = TraceContents()
     for file in _files(path, form):
-        (_READERS[form] if form else _reader_of(file))(file, found, scale)
-    return found
+        (_READERS[form] if form else _reader_of(file))(file, contents, scale)
+    return contents
 
 
 def _files(path: Path, form: Format | None) -> list[Path]:
@@ -67,17 +67,17 @@ def _reader_of(file: Path) -> Callable[[Path, TraceContents, Scale], None]:
 # --------------------------------------------------------------------------- OpenTelemetry
 
 
-def _otel(file: Path, found: TraceContents, scale: Scale) -> None:
+def _otel(file: Path, contents: TraceContents, scale: Scale) -> None:
     """Read spans and log events: OTLP JSON (one object, or a batch per line), or one span per line."""
     for place, record in _records(file):
         try:
             for span, is_log in _spans(record):
                 if not is_log:
-                    add_span(found, span, scale)
+                    add_span(contents, span, scale)
                 elif span.name == EVALUATION:
-                    add_evaluation(found, span, span.attributes, scale)
+                    add_evaluation(contents, span, span.attributes, scale)
                 else:  # content may be recorded in an event instead of the span
-                    add_span(found, span, scale)
+                    add_span(contents, span, scale)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ConfigError(f"{place}: cannot be read as OpenTelemetry spans ({error}).") from None
 
@@ -165,12 +165,12 @@ def _atif(file: Path, found: TraceContents, scale: Scale) -> None:
 # --------------------------------------------------------------------------- logs of OpenAI calls
 
 
-def _openai(file: Path, found: TraceContents, scale: Scale) -> None:
+def _openai(file: Path, contents: TraceContents, scale: Scale) -> None:
     """Read requests and responses of the chat completions or Responses API, as proxies, batches and transcripts store
     them."""
     for place, record in _records(file):
         try:
-            found.calls.append(_logged(record, scale))
+            contents.calls.append(_logged(record, scale))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ConfigError(f"{place}: cannot be read as a call of chat completions ({error}).") from None
 

@@ -34,14 +34,14 @@ class TraceSpan:
     program: Program = UNKNOWN
 
 
-def add_span(found: TraceContents, span: TraceSpan, scale: Scale) -> None:
-    """Add a span's call and feedback to ``found``. Raises ValueError for messages or feedback that cannot be read."""
+def add_span(contents: TraceContents, span: TraceSpan, scale: Scale) -> None:
+    """Add a span's call and feedback to ``contents``. Raises ValueError for messages or feedback that cannot be read."""
     attributes = dict(span.attributes)
     for name, fields in span.events:
         if name == DETAILS:
             attributes |= fields
         elif name == EVALUATION:
-            add_evaluation(found, span, fields, scale)
+            add_evaluation(contents, span, fields, scale)
     if "gen_ai.input.messages" not in attributes:
         attributes = _agentscope_1(attributes) | attributes
     if "gen_ai.input.messages" not in attributes:
@@ -55,7 +55,7 @@ def add_span(found: TraceContents, span: TraceSpan, scale: Scale) -> None:
         messages.insert(0, {"role": "system", "content": system})
     answers = list(_messages(attributes.get("gen_ai.output.messages") or []))
     names = {attributes.get("gen_ai.response.id"), attributes.get("gen_ai.conversation.id")}
-    found.calls.append(
+    contents.calls.append(
         TracedCall(
             span.trace,
             span.span,
@@ -71,7 +71,7 @@ def add_span(found: TraceContents, span: TraceSpan, scale: Scale) -> None:
 
 
 def add_evaluation(
-    found: TraceContents, span: TraceSpan, attributes: Mapping[str, Any], scale: Scale
+    contents: TraceContents, span: TraceSpan, attributes: Mapping[str, Any], scale: Scale
 ) -> None:
     """Add the feedback of an evaluation event: on the response that it names, or else on the span and its trace. The
     span of an agent is not a call, but its evaluation is one of the trace."""
@@ -79,7 +79,7 @@ def add_evaluation(
     if feedback is not None:
         response = attributes.get("gen_ai.response.id")
         names = {str(response)} if response else {span.span, span.trace} - {""}
-        found.feedback.append((frozenset(names), feedback))
+        contents.feedback.append((frozenset(names), feedback))
 
 
 def _agentscope_1(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,21 +29,21 @@ _TABLES = {
 }
 
 
-def read_studio(file: Path, found: TraceContents, scale: Scale) -> None:
+def read_studio(file: Path, contents: TraceContents, scale: Scale) -> None:
     """Add the calls of all spans; for a run without any, the calls that its messages tell of. Raises ConfigError that
     names the file, and the span or message that cannot be read."""
     rows = _rows(file)
     programs = {str(run["id"]): Program(str(run["project"]), str(run["name"])) for run in rows["run_table"]}
     for row in rows["span_table"]:
         try:
-            add_span(found, _span(row, programs), scale)
+            add_span(contents, _span(row, programs), scale)
         except (ValueError, AttributeError, TypeError) as error:
             raise ConfigError(f"{file}: span {row['spanId']}: cannot be read ({error}).") from None
-    traced = {name for call in found.calls for name in call.names}  # conversation ids among them
+    traced = {name for call in contents.calls for name in call.names}  # conversation ids among them
     told = [_said(file, row) for row in rows["message_table"] if row["run_id"] not in traced]
     told.sort(key=lambda said: (said["run"], said["at"]))
     for run, said in groupby(told, lambda said: str(said["run"])):
-        found.calls.extend(_calls(run, list(said), programs.get(run, UNKNOWN)))
+        contents.calls.extend(_calls(run, list(said), programs.get(run, UNKNOWN)))
 
 
 def _rows(file: Path) -> dict[str, list[sqlite3.Row]]:

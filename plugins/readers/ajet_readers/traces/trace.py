@@ -111,14 +111,14 @@ class TraceContents:
     feedback: list[tuple[frozenset[str], TraceFeedback]] = field(default_factory=list)
 
 
-def assemble(found: TraceContents) -> list[CallTrace]:
+def assemble(contents: TraceContents) -> list[CallTrace]:
     """The traces of all calls, the oldest first. A call that occurs twice counts once."""
     by_trace: dict[str, dict[str, TracedCall]] = {}
-    for call in found.calls:
+    for call in contents.calls:
         if call.messages:
             by_trace.setdefault(call.trace, {}).setdefault(call.span, call)
     by_name: dict[str, list[TraceFeedback]] = {}
-    for names, feedback in found.feedback:
+    for names, feedback in contents.feedback:
         for name in names:
             by_name.setdefault(name, []).append(feedback)
     traces = []
@@ -133,10 +133,10 @@ def assemble(found: TraceContents) -> list[CallTrace]:
 
 
 def with_feedback(
-    found: TraceContents, more: Iterable[tuple[frozenset[str], TraceFeedback]]
+    contents: TraceContents, more: Iterable[tuple[frozenset[str], TraceFeedback]]
 ) -> TraceContents:
     """The same calls, with further feedback."""
-    return replace(found, feedback=[*found.feedback, *more])
+    return replace(contents, feedback=[*contents.feedback, *more])
 
 
 def text_of(message: Message | None) -> str:

@@ -84,13 +84,13 @@ class AgentWorkflow(Workflow):
 
 def job_file_of(task: Any) -> Path:
     """The job file that a task names. Raises ConfigError."""
-    found = task.workflow_args.get("job")
-    if not found or not Path(found).is_file():
+    file = task.workflow_args.get("job")
+    if not file or not Path(file).is_file():
         raise ConfigError(
             "workflow_args.job",
-            f"{found or 'is missing'}; name the job file of the agent, which every node of Trinity must see.",
+            f"{file or 'is missing'}; name the job file of the agent, which every node of Trinity must see.",
         )
-    return Path(found).resolve()
+    return Path(file).resolve()
 
 
 def _experience(line: Timeline, episode: Episode, run: int, step: int) -> Experience:
