@@ -103,6 +103,7 @@ def test_cells_call_and_await_runs_and_show_their_results_as_html(outputs: dict[
     assert "<td>accuracy</td><td>1</td>" in scores.data["text/html"]
 
 
+@pytest.mark.whole
 def test_the_progress_of_a_cell_is_one_output_that_is_replaced(outputs: dict[str, list[Any]]) -> None:
     progress, reward = outputs["progress"]
     assert progress.data["text/plain"].startswith("run folder: ")

@@ -129,6 +129,7 @@ class Kept(ajet.Logger):
 """
 
 
+@pytest.mark.whole
 def test_loggers_and_hooks_receive_what_happens_with_the_episodes_as_they_were_scored(
     folder: Path, model: Path, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

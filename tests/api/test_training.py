@@ -77,6 +77,7 @@ def test_a_run_of_objects_is_resumed_with_them_and_the_error_without_says_so(
         ajet.run("job.yaml", resume=first.dir)
 
 
+@pytest.mark.whole
 def test_evaluate_and_check_run_without_training(training: Arguments, agent: Agent, folder: Path) -> None:
     del training["steps"]
     scores = ajet.evaluate(workflow=agent, judge=long, episodes=3, greedy=True, **training)
@@ -210,6 +211,7 @@ def test_transcripts_are_written_with_the_tool_prompt_of_the_job(folder: Path, m
     assert run.metrics[0]["tokens_trained"] > 10  # the call as text
 
 
+@pytest.mark.whole
 def test_dpo_learns_pairs_and_gives_the_run(folder: Path, model: Path) -> None:
     pair = {"prompt": "hi", "chosen": "7", "rejected": "8 9"}
     (folder / "pairs.jsonl").write_text(f"{json.dumps(pair)}\n" * 4)

@@ -74,6 +74,7 @@ def claude(*messages: Any, **fields: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.whole
 def test_claude_code_works_in_its_default_settings(bench, tokenizer) -> None:
     answers = iter([f"<think>\nhm\n</think>\n\n{calls('Bash', text='ls')}", "Done."])
     with bench(ScriptedEngine(tokenizer, lambda r, p: next(answers))).session() as session:

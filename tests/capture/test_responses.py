@@ -77,6 +77,7 @@ def whole_body() -> dict[str, Any]:
     return {"model": "m", "instructions": "be brief", "metadata": {"a": "b"}, "tools": [TOOL]}
 
 
+@pytest.mark.whole
 def test_the_events_come_in_the_order_of_the_api() -> None:
     server = Served(Responses(), said("ok", "hm", [CALL]))
     ask(server, True, input="hi")

@@ -164,6 +164,7 @@ class Adder(Recipe):
 '''
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("agent", ["equipped", "long"])
 def test_a_small_model_that_cannot_do_what_the_agent_asks_is_named_first(
     folder: Folder, agent: str, monkeypatch: pytest.MonkeyPatch

@@ -116,6 +116,7 @@ def test_transformers_before_5_10_are_too_old(version: str, fine: bool) -> None:
     assert (doctor.too_old("transformers", version) == "") is fine
 
 
+@pytest.mark.whole
 def test_how_chats_with_a_model_are_read_is_told_without_its_weights(folder: Folder) -> None:
     folder.write("model/config.json", '{"model_type": "qwen3"}')
     thinker().save_pretrained(folder.path / "model")

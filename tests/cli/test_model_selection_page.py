@@ -43,6 +43,7 @@ def _without_seconds(text: str) -> list[list[str]]:
     return [row[:2] + row[3:] for row in cells]
 
 
+@pytest.mark.whole
 def test_the_command_prints_the_table_of_the_page(example: HTTPServer, ajet: Program) -> None:
     outcome = ajet("eval", "compare.yaml", "--models", "small,strong")
     assert outcome.code == 0, outcome.err

@@ -141,6 +141,7 @@ def test_a_refused_call_is_told_with_its_address_and_line_where_its_error_is_swa
     assert remedy in said
 
 
+@pytest.mark.whole
 def test_both_places_of_a_check_count_alike_where_episodes_are_retried(folder: Folder) -> None:
     agent(
         folder,
@@ -199,6 +200,7 @@ def test_the_remedy_for_a_plain_thread_is_threads_all(folder: Folder) -> None:
     assert "refused" not in applied.out + applied.err
 
 
+@pytest.mark.whole
 def test_tracebacks_of_the_threads_of_an_agent_are_kept_with_their_episodes(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

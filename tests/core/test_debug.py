@@ -326,6 +326,7 @@ def test_an_endpoint_that_is_busy_is_asked_again(
     assert debugging.told("1 episodes, ")[0].endswith("failures: none") and len(endpoint.requests) == 3
 
 
+@pytest.mark.whole
 def test_the_agents_client_gets_the_endpoints_status(debugging: Debugging, endpoint: Endpoint) -> None:
     (debugging.folder / "agent.py").write_text(KEEPS_STATUS)
     endpoint.status = 429

@@ -230,11 +230,13 @@ def test_the_first_answer_wins_and_none_passes_on(training: Training) -> None:
     assert agents(training.journal(training.run())) == {"second"}
 
 
+@pytest.mark.whole
 def test_nobody_knows_the_agent(training: Training) -> None:
     training.attach("framework", ajet_resolve_agent=lambda: None)
     assert agents(training.journal(training.run())) == {"agent"}
 
 
+@pytest.mark.whole
 def test_a_label_of_the_user_beats_every_plugin(training: Training) -> None:
     training.attach("framework", ajet_resolve_agent=lambda: "solver")
     assert agents(training.journal(training.run("labelled"))) == {"by-hand"}

@@ -237,6 +237,7 @@ def test_the_checker_leaves_no_stand_in_behind() -> None:
     assert "bfcl_eval.constants.model_config" not in sys.modules
 
 
+@pytest.mark.whole
 @with_benchmark
 def test_the_benchmarks_600_questions_are_in_three_parts_and_the_checker_accepts_every_right_call() -> None:
     assert_parts_share_nothing(600)

@@ -111,6 +111,7 @@ def test_held_out_companies_are_in_no_training_task_and_no_transcript_answers_th
     assert len(given_away) > 60 and not given_away & {task.id for task in held}
 
 
+@pytest.mark.whole
 def test_transcripts_without_habits_are_the_experts(example: Any) -> None:
     rng = random.Random(0)
     for _ in range(30):

@@ -98,6 +98,7 @@ def read(example: Any, **fields: Any) -> list[Task]:
     return list(example.questions.Questions(**fields).tasks())
 
 
+@pytest.mark.whole
 def test_questions_are_reproducible_and_those_held_out_are_in_no_training_set(example: Any) -> None:
     training = {task.query for seed in range(3) for task in read(example, count=80, seed=seed)}
     held = read(example, count=32, held_out=True)

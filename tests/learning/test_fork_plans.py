@@ -297,6 +297,7 @@ def test_a_step_whose_forks_all_diverge_learns_from_its_roots_and_says_so(make: 
     assert not {s.episode for s in batch.batch.samples} & {line["id"] for line in diverged}
 
 
+@pytest.mark.whole
 def test_what_a_selector_and_the_reward_learn_of_a_task_is_its_independent_episodes(make: Any) -> None:
     source = make()
     metrics = run(source).metrics

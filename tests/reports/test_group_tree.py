@@ -134,6 +134,7 @@ def _with(record: bytes, about: bytes) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.whole
 def test_of_a_run_with_forks_the_advantages_are_those_that_were_trained(runs: Runs) -> None:  # noqa: F811
     folder = runs.run(steady, by_member, varied, rollout=FORKED, credit="tree", steps=1)
     wanted = recorded(folder, 1)

@@ -129,6 +129,7 @@ def test_breaks_are_counted_by_cause_with_their_remedy(folder: Folder, live: Any
     assert broken.about in describe_run(folder.summary())
 
 
+@pytest.mark.whole
 def test_the_share_of_groups_without_advantage_is_counted_from_the_journal(folder: Folder, live: Any) -> None:
     folder.write(live(group_size=2, tasks=2))
     folder.write(live(group_size=2, judge=lambda task, output: 0.5), step=2)

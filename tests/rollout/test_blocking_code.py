@@ -172,6 +172,7 @@ def test_a_blocking_call_in_an_async_workflow_is_named_with_its_line_while_it_bl
     assert "the workflow of episode 1.1/t1/0" in line and f"{HERE}:" in line and "asyncio.to_thread" in line
 
 
+@pytest.mark.whole
 def test_one_line_that_blocks_again_and_again_is_named_less_and_less_often(bench, engine) -> None:
     b = bench(engine)
 

@@ -211,6 +211,7 @@ def test_the_order_of_concurrent_requests_does_not_matter_nor_do_uuids(
     assert replayed.response[:2] == ["a: to one by a", "b: to one by b"]
 
 
+@pytest.mark.whole
 def test_a_request_that_is_repeated_gets_its_replies_in_their_order(project: Project) -> None:
     project.record("twice", "agent.py:always")
     recorded = Recording.read(project.file)
@@ -304,6 +305,7 @@ def test_calls_that_are_no_longer_made_are_named(project: Project) -> None:
     )
 
 
+@pytest.mark.whole
 def test_another_verdict_is_a_difference(project: Project) -> None:
     project.record()
     project.edit("output.response == task", "output.response != task")
@@ -428,6 +430,7 @@ def test_a_judge_of_groups_gets_the_whole_group(
 # ------------------------------------------------------------------ what is recorded
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("workflow", ["usage", "completions"])
 def test_tokens_logprobs_and_usage_are_recorded_and_given_to_the_agent_again(
     project: Project, workflow: str
@@ -595,6 +598,7 @@ def test_control_characters_of_models_and_tasks_are_printed_as_escapes(project: 
     assert r'"\u001b[2J\u202e\x9b!", and was "\u001b[2J\u202e"' in done.out, done.out
 
 
+@pytest.mark.whole
 def test_a_job_file_gives_the_rest_and_flags_without_effect_are_errors(project: Project) -> None:
     project.record()
     project.write(

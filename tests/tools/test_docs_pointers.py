@@ -33,6 +33,7 @@ def texts() -> Iterator[tuple[str, str]]:
                 yield f"{file.relative_to(ROOT)}:{node.lineno}", node.value
 
 
+@pytest.mark.whole
 def test_no_message_points_into_a_folder_that_only_a_clone_has() -> None:
     found = [where for where, text in texts() if re.search(r"\bdocs/[\w-]+\.md", text)]
     assert not found

@@ -178,6 +178,8 @@ def test_a_probe_trains_and_is_thrown_away(folder: Folder) -> None:
     assert refused.code == 2 and "--probe and --answers: exclude each other" in refused.err
 
 
+@pytest.mark.whole
+@pytest.mark.models("starter")
 def test_the_page_names_the_learning_rate_and_says_what_the_whole_run_costs(folder: Folder) -> None:
     command = ["forecast", "job.yaml", "--answers", "answers.yaml", "--judge", "judges.py:tossed"]
     out = folder.ajet(*command, "--price", "3600", "--set", "train.steps=10").out

@@ -274,6 +274,7 @@ def test_a_run_without_studio_says_so_once_and_counts_at_its_end(
     assert "\n" not in unreachable
 
 
+@pytest.mark.whole
 def test_a_run_does_not_wait_for_a_studio_that_hangs(
     run: Any,
     studio: Studio,

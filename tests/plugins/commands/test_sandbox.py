@@ -134,6 +134,7 @@ def test_system_folders_are_read_only_in_a_sandbox(run: Run) -> None:
     assert response(run(code, str(Path(sys.executable).parent))) == []
 
 
+@pytest.mark.whole
 def test_what_the_job_names_can_be_read_in_a_sandbox(run: Run, tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "a.txt").write_text("seen")

@@ -50,6 +50,7 @@ def test_a_program_that_passes_every_call_has_succeeded() -> None:
     assert judge("def add(a, b): return a + b", CALLS) == JudgeOutput(1.0, True, {"passed": 1.0})
 
 
+@pytest.mark.whole
 @with_walls
 def test_one_that_fails_a_call_has_not_unless_a_part_counts() -> None:
     source = "def add(a, b): return int(a) + int(b)"

@@ -188,6 +188,7 @@ def test_shuffled_labels_teach_nothing(model: JudgeModel, tmp_path: Path) -> Non
     assert 0.4 <= np.mean(scores) <= 0.6, scores
 
 
+@pytest.mark.whole
 def test_the_rubric_can_be_edited_and_says_how_it_was_learned(
     model: JudgeModel, learned: Run, tmp_path: Path
 ) -> None:

@@ -143,6 +143,7 @@ class NoSynonyms:
         return []
 
 
+@pytest.mark.whole
 def test_each_metric_is_that_of_its_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rouge_score")
     pytest.importorskip("rapidfuzz")
@@ -240,6 +241,7 @@ def test_a_function_scores_in_the_sandbox_and_one_that_fails_scores_0(source: st
     assert verdict.metrics == ({} if expected else {"python_grader_runtime_error": 1.0})
 
 
+@pytest.mark.whole
 @with_walls
 def test_an_endless_one_is_ended_and_a_missing_package_ends_the_run() -> None:
     quick = {"limits": Limits(seconds=2, cpu_seconds=1)}

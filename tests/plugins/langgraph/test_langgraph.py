@@ -148,6 +148,7 @@ def test_prebuilt_agents_in_a_graph_have_their_own_names(
     assert agents_of(session) == ["supervisor", "math_expert", "research_expert"]
 
 
+@pytest.mark.whole
 def test_a_subgraphs_agent_is_named_by_the_innermost_name_that_the_user_gave(
     prepared: Callable[..., Any],
 ) -> None:

@@ -413,6 +413,7 @@ def test_export_merges_an_adapter_into_a_whole_model(folder, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.whole
 def test_export_copies_a_whole_model_without_what_belongs_to_training(folder, tmp_path):
     trainer = from_folder(folder)
     trainer.update(batch(sample(None)))

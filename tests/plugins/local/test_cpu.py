@@ -108,6 +108,7 @@ def determinism():
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.whole
 def test_a_small_model_stays_in_float32_and_says_nothing(on, model, tokenizer, tmp_path):
     on("avx512_bf16")
     trainer = made(saved(model, tokenizer, tmp_path), deterministic=False)

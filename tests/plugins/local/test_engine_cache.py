@@ -385,6 +385,7 @@ def test_requests_that_end_differently_share_a_batch(model):
     run(LocalEngine(model, Letters()), scenario)
 
 
+@pytest.mark.whole
 def test_adapters_share_neither_a_pass_nor_a_cache(model):
     adapters = Adapters(model)
     adapters.add("loud", LoraSettings(rank=4), seed=0)
@@ -418,6 +419,7 @@ def test_an_unknown_adapter_is_a_value_error(model):
     run(LocalEngine(model, None), scenario)
 
 
+@pytest.mark.whole
 def test_a_deterministic_engine_repeats_a_burst_bit_for_bit_whatever_came_before(model):
     def bits(generations):
         return [(g.token_ids.tobytes(), g.logprobs.tobytes()) for g in generations]

@@ -114,6 +114,7 @@ def test_an_interrupted_build_continues_to_the_same_weights_and_another_seed_giv
     assert built(tmp_path / "other", seed=1)["model.safetensors"] != expected["model.safetensors"]
 
 
+@pytest.mark.whole
 def test_only_answers_are_trained_and_the_rate_rises_and_falls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +135,7 @@ def test_only_answers_are_trained_and_the_rate_rises_and_falls(
     assert rates[0] == 0.5e-2 and rates[1:] == sorted(rates[1:], reverse=True) and rates[-1] > 0.1e-2
 
 
+@pytest.mark.whole
 def test_frozen_layers_and_the_embeddings_keep_their_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

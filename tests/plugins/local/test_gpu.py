@@ -155,6 +155,7 @@ class TestOnCuda:
         assert all(map(np.array_equal, said, said_again))
 
 
+@pytest.mark.whole
 def test_the_bench_runs_through_on_a_tiny_model(tokenizer, monkeypatch):
     """On the CPU, where its figures mean nothing."""
     monkeypatch.syspath_prepend(str(BENCH))

@@ -159,6 +159,7 @@ def gradients(model: Any, loss: Any) -> dict[str, Any]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.whole
 @thinned
 @families
 @pytest.mark.parametrize("options", [{}, {"prefill_tokens": 7}])
@@ -170,6 +171,7 @@ def test_training_gives_sampled_tokens_the_logprobs_that_the_engine_recorded(
     assert (tokens.new - tokens.old).abs().max() < 1e-3
 
 
+@pytest.mark.whole
 @families
 def test_a_tree_gives_the_logprobs_and_gradients_of_its_rows(family: str) -> None:
     model = model_of(family)

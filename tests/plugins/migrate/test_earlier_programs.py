@@ -153,6 +153,7 @@ def refused(folder: Folder, body: str, **tuner: Any) -> str:
 # ------------------------------------------------------------------ workflows
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("code", "calls", "reward"),
     [(SDK, "2.0", "1.00"), (HTTP, "1.0", "0.50"), (AGENTSCOPE, "1.0", "0.50"), (EARLIEST, "1.0", "0.50")],
@@ -477,6 +478,7 @@ def test_the_new_command_makes_the_new_job_file_first_where_the_file_is_an_earli
     )
 
 
+@pytest.mark.whole
 def test_python_m_ajet_launcher_is_the_program(tmp_path: Path) -> None:
     command = [
         sys.executable,

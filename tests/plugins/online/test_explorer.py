@@ -273,6 +273,7 @@ def test_without_its_store_the_explorer_delivers_nothing(
     assert second.parent in (first.id, None), "no reply that is not in the store is continued"
 
 
+@pytest.mark.whole
 def test_a_store_of_another_vocabulary_is_refused(serve: Callable[[], Server]) -> None:
     server = serve()
     engine = ScriptedEngine(tokenizers.llama3(), answer, model_type="llama")

@@ -127,6 +127,7 @@ def test_a_long_run_is_rated_in_several_statements(serve: Serve, monkeypatch: py
     assert server.post("/feedback", {"run": "long", "thumb": "up"}).json()["rated"] == []
 
 
+@pytest.mark.whole
 def test_a_key_with_feedback_all_rates_replies_to_every_key(serve: Serve) -> None:
     server = serve()
     name = server.ask([user("a")], OTHER).id

@@ -260,6 +260,7 @@ def test_many_runs_do_not_fill_the_memory(serve: Serve, monkeypatch: pytest.Monk
     assert last.parent == next(server.store.all()).id, "its session was dropped, but not its conversation"
 
 
+@pytest.mark.whole
 def test_the_tokens_of_all_sessions_are_bounded_too(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explorer, "MOST_TOKENS_OF_ALL", 1)
     server = serve()

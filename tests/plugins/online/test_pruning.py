@@ -59,6 +59,7 @@ def test_others_write_between_small_transactions_and_no_trace_ever_lacks_its_par
     assert {found.id for found in store.all()} == {f"new{done}" for done in deleted}
 
 
+@pytest.mark.whole
 def test_a_conversation_that_goes_on_while_it_is_deleted_keeps_its_beginning(
     store: TraceStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ def test_it_goes_on_when_its_disk_has_space_again(file: Path) -> None:
     store.close()
 
 
+@pytest.mark.whole
 def test_feedback_for_a_pruned_reply_is_unknown(server: Server) -> None:
     old, new = server.ask([user("one")]), server.ask([user("two")])
     *_, last = server.store.all()

@@ -66,6 +66,7 @@ def test_a_trace_is_read_as_it_was_recorded(store: TraceStore) -> None:
     assert len(the(store, "b").tokens) == 0
 
 
+@pytest.mark.whole
 def test_recording_again_changes_nothing(store: TraceStore) -> None:
     store.record([trace("a")])
     store.rate(["a"], 1.0, "t", "0")

@@ -45,6 +45,7 @@ def _shown(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.whole
 def test_the_example_runs_and_writes_the_file_that_the_page_shows(
     example: Path, ajet: Program, models: hidden.Models
 ) -> None:

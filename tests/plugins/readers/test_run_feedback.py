@@ -124,6 +124,7 @@ def test_a_line_that_is_not_feedback_is_an_error_with_its_number(
     assert fault in str(error.value)
 
 
+@pytest.mark.whole
 def test_without_feedback_or_files_the_command_says_what_is_missing(run_dir: Path, ajet: Program) -> None:
     assert "--examples FILE or --transcripts FILE is missing" in ajet("data", "from-feedback", "runs").err
     assert "no such file. Rate some episodes" in ajet("data", "from-feedback", "runs", "--examples", "x").err

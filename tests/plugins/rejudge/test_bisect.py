@@ -113,6 +113,7 @@ def trained(
     return folder
 
 
+@pytest.mark.whole
 def test_the_step_and_the_episodes_that_were_rewarded_are_named(trained: Path) -> None:
     task = ajet.load_run(trained).episodes()[0].task
     found = ajet.bisect(trained, task, must_not="not right", progress=False)
@@ -124,6 +125,7 @@ def test_the_step_and_the_episodes_that_were_rewarded_are_named(trained: Path) -
     assert ajet.bisect(trained, task, must="right", progress=False).steps is None
 
 
+@pytest.mark.whole
 def test_without_all_checkpoints_the_interval_is_named(trained: Path) -> None:
     for step in (1, 2):
         shutil.rmtree(trained / "checkpoints" / f"step_{step:06d}")
@@ -133,12 +135,14 @@ def test_without_all_checkpoints_the_interval_is_named(trained: Path) -> None:
     assert {name.split(".")[0] for name in found.episodes} == {"2", "3"}
 
 
+@pytest.mark.whole
 def test_the_command_prints_the_page_or_json(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = ajet.load_run(trained).episodes()[0].task
     assert run_program(["bisect", str(trained), task, "--must-not", "not right", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == [1, 2]
 
 
+@pytest.mark.whole
 def test_what_is_no_case_is_refused(trained: Path) -> None:
     task = ajet.load_run(trained).episodes()[0].task
     with pytest.raises(ajet.ConfigError, match="name one"):

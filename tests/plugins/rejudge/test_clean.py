@@ -15,6 +15,7 @@ from ajet.rollout.recorder import live_lines
 from tests.plugins.rejudge.conftest import MakeRun, fixed
 
 
+@pytest.mark.whole
 def test_it_has_all_up_to_the_last_good_checkpoint_and_the_next_step_with_the_new_verdicts(
     recorded: MakeRun, tmp_path: Path
 ) -> None:

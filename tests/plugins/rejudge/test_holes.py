@@ -52,6 +52,7 @@ def fixed_for_some(task: Task, output: Any) -> float:
     return fixed(task, output) if task.id in FEW else by_keyword(task, output)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("hole", "corrected", "found"),
     [

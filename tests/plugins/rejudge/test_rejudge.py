@@ -29,6 +29,7 @@ def judged_anew(folder: Path, judge: Any = None, **options: Any) -> Any:
     return ajet.rejudge(folder, judge, progress=False, **options)
 
 
+@pytest.mark.whole
 def test_a_hole_that_the_policy_finds_in_step_2_is_named_with_its_figures(recorded: MakeRun) -> None:
     folder = recorded(steps=3)
     journal = (folder / "episodes.jsonl").read_bytes()
@@ -181,6 +182,7 @@ def test_only_the_tokens_of_the_agent_whose_reward_was_wrong_count(recorded: Mak
     assert found.changes.notes == [], "filters leave out what they left out in the run"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("credit", ["tree", "episode"])
 def test_forks_share_the_credit_of_their_parents(recorded: MakeRun, credit: str) -> None:
     def by_member(task: Task, output: Any, episode: Any) -> float:

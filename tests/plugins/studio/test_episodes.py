@@ -50,6 +50,7 @@ def test_the_list_agrees_with_the_core_s_reader(studio: runs.Studio, trained: Pa
         assert row["labels"] == ["policy"]
 
 
+@pytest.mark.whole
 def test_rows_begin_with_the_query_of_their_task(studio: runs.Studio, trained: Path) -> None:
     wanted = {record["id"]: record["query"] for record in runs.RECORDS}
     for row in rows(studio, trained, limit=200):

@@ -75,6 +75,7 @@ def test_a_body_that_is_too_large_is_refused(rated: runs.Studio) -> None:
     assert found.status_code == 413
 
 
+@pytest.mark.whole
 def test_what_is_stored_becomes_labels_and_transcripts(studio: runs.Studio, trained: Path) -> None:
     id = studio.get("episodes", run=trained.name, phase="train")["rows"][0]["id"]
     studio.post(run=trained.name, id=id, rating=0, comment="", correction="")

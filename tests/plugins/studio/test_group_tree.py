@@ -52,6 +52,7 @@ def test_a_tree_has_the_advantages_that_were_trained(own: runs.Studio, folder: P
             assert last["advantage"] == pytest.approx(trained[node["id"], last["last"]])
 
 
+@pytest.mark.whole
 def test_tokens_have_the_advantage_of_their_call(own: runs.Studio, folder: Path, forked: str) -> None:
     trained = trained_advantages(folder / forked, 1)
     assert trained

@@ -454,6 +454,7 @@ def test_a_search_marks_the_words_and_leads_to_the_episode(reader: browser.Reade
 # --------------------------------------------------------------------------- episodes
 
 
+@pytest.mark.whole
 def test_an_episode_shows_its_lanes_tools_reasoning_and_breaks(reader: browser.Reader) -> None:
     reader.open(VIEWS["episode"][0])
     for text in (
@@ -518,6 +519,7 @@ def test_token_lines_end_with_line_feeds(reader: browser.Reader) -> None:
     reader.page.locator(":focus", has_text=re.compile("^Call 2")).wait_for()
 
 
+@pytest.mark.whole
 def test_a_step_has_its_metrics_by_what_they_are_about(reader: browser.Reader) -> None:
     reader.open(address("/step", run="trained", phase="train", step=2))
     parts = reader.page.locator(".metrics section")
@@ -538,6 +540,7 @@ def test_a_group_names_its_advantages(reader: browser.Reader) -> None:
     expect(reader.page.get_by_text(re.compile(r"^advantage [+−]\d"))).to_have_count(4)
 
 
+@pytest.mark.whole
 def test_failed_members_come_first_and_large_rewards_are_short(watcher: browser.Reader, folder: Path) -> None:
     (folder / "a").mkdir()
     (folder / "a" / "job.yaml").write_text(
@@ -781,6 +784,7 @@ def test_long_tables_have_few_nodes_and_every_row(watcher: browser.Reader, folde
     assert watcher.nodes() < browser.MOST_NODES
 
 
+@pytest.mark.whole
 def test_long_transcripts_have_few_nodes_and_every_message(watcher: browser.Reader, folder: Path) -> None:
     chat, calls = [], []
     for n in range(600):

@@ -107,6 +107,7 @@ def test_a_store_has_the_times_of_its_replies_and_counts_what_was_trained(
     assert abs(datetime.fromisoformat(row["started"]).timestamp() - store.conversation("a")[0].at) <= 1
 
 
+@pytest.mark.whole
 def test_the_versions_of_a_store_are_shown_with_what_gate_and_rollback_said(
     studio: runs.Studio, store: TraceStore
 ) -> None:
@@ -135,6 +136,7 @@ def test_the_versions_of_a_store_are_shown_with_what_gate_and_rollback_said(
     assert tables["Runs of the newest 20,000 replies"] == []
 
 
+@pytest.mark.whole
 def test_ratings_have_the_bounds_of_the_explorer(studio: runs.Studio, store: TraceStore) -> None:
     for bounds in ((0.0, 5.0), (-2.0, 2.0)):
         note_bounds(store, bounds)

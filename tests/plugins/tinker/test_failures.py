@@ -209,6 +209,7 @@ def test_a_checkpoint_file_that_cannot_be_read_is_skipped(finished, copied):
     assert any("is damaged and is skipped" in line for line in subject.said), subject.said
 
 
+@pytest.mark.whole
 def test_keys_that_contradict_a_checkpoint_are_refused(finished):
     _, subject, result = finished
     checkpoint = str(result.checkpoint)
