@@ -253,7 +253,7 @@ def test_processes_may_open_a_new_store_at_the_same_time(
     url = str(tmp_path / "new.db")
     if kind == "postgresql":
         url = request.getfixturevalue("cluster").database()
-    code = "import sys; from ajet_online.store import Store; Store.open(sys.argv[1]).status()"
+    code = "import sys; from ajet_online.store import TraceStore; TraceStore.open(sys.argv[1]).status()"
     processes = [
         subprocess.Popen([sys.executable, "-c", code, url], stderr=subprocess.PIPE) for _ in range(2)
     ]
@@ -276,9 +276,9 @@ def test_the_folder_of_a_new_store_is_created(
 def test_what_was_acknowledged_survives_kill_9(url: str) -> None:
     code = """
 import sys
-from ajet_online.store import Store
+from ajet_online.store import TraceStore
 from tests.plugins.online.conftest import trace
-store = Store.open(sys.argv[1])
+store = TraceStore.open(sys.argv[1])
 for n in range(100_000):
     store.record([trace(f"r{n}")])
     store.rate([f"r{n}"], 1.0, "t", str(n))
