@@ -35,11 +35,12 @@ def _slow(case: Any) -> Any:
 
 @contextmanager
 def within_budget(item: pytest.Item) -> Iterator[None]:
-    """Fail a test of the fast tier that takes longer than `BUDGET`, its finished child processes included."""
+    """Fail a test of the fast tier that takes longer than `BUDGET`, its finished child processes included. Environments of their own,
+    such as verl's, run every tier."""
     began, modules = _processor_seconds(), len(sys.modules)
     yield
     seconds = _processor_seconds() - began
-    measured = len(sys.modules) - modules <= IMPORTED
+    measured = len(sys.modules) - modules <= IMPORTED and "not whole" in item.config.option.markexpr
     if measured and seconds > BUDGET and not any(mark.name in LONGER for mark in item.iter_markers()):
         pytest.fail(
             f"it took {seconds:.1f} s of a processor, and a fast test has {BUDGET:g}: mark it `whole`",
