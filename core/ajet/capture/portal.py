@@ -72,7 +72,7 @@ class Portal:
         _, over = self._begin(coroutine)
         await over
 
-    def _begin(self, coroutine: Coroutine[Any, Any, T]) -> tuple[_Submitted[T], asyncio.Future[None]]:
+    def _begin(self, coroutine: Coroutine[Any, Any, T]) -> tuple[_Posted[T], asyncio.Future[None]]:
         """Start a coroutine; the future tells the caller's loop that it has ended."""
         own, mailbox = asyncio.get_running_loop(), own_mailbox()
         over: asyncio.Future[None] = own.create_future()
@@ -81,7 +81,7 @@ class Portal:
             if not own.is_closed():
                 mailbox.post(partial(_end, over))
 
-        return _Submitted(self._mailbox, coroutine, told), over
+        return _Posted(self._mailbox, coroutine, told), over
 
     def close(self) -> None:
         """Cancel what is still running and end the thread."""
@@ -92,7 +92,7 @@ class Portal:
             self.loop.close()
 
 
-class _Submitted(Generic[T]):
+class _Posted(Generic[T]):
     """A coroutine submitted to a loop; ``over`` is called there when it has ended."""
 
     __slots__ = ("_coroutine", "_mailbox", "_over", "task")
@@ -120,7 +120,7 @@ class _Submitted(Generic[T]):
             self._mailbox.post(lambda: self.task.cancel())
 
 
-class Submitted(_Submitted[T]):
+class Submitted(_Posted[T]):
     """A submitted coroutine that a thread can wait for."""
 
     __slots__ = ("_running",)

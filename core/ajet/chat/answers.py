@@ -74,7 +74,7 @@ class _Split:
 
 
 class MarkedAnswers:
-    """Answers whose parts stand between the markers of a `AnswerShape`. Without ``calls``, all is text."""
+    """Answers whose parts stand between the markers of an `AnswerShape`. Without ``calls``, all is text."""
 
     def __init__(
         self, decode: Any, tokenizer: Any, shape: AnswerShape, calls: CallReader | None, stops: Sequence[int]

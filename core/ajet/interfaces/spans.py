@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ajet.interfaces.events import EpisodeCall, EpisodeEnd
 
-Span = TypeVar("Span")
+T = TypeVar("T")
 Attributes = Mapping[str, str | bool | int | float | Sequence[str]]
 """All texts can be written as UTF-8."""
 
@@ -76,9 +76,9 @@ def episode_spans(
         yield replace(span, attributes=kept, error=None if span.error is None else str(event.failure))
 
 
-def bundled(spans: Iterable[Span], most: int, size: Callable[[Span], int]) -> Iterator[list[Span]]:
+def bundled(spans: Iterable[T], most: int, size: Callable[[T], int]) -> Iterator[list[T]]:
     """Spans in lists whose sizes add up to at most ``most``, in their order; a larger one is alone. They may be encoded already."""
-    together: list[Span] = []
+    together: list[T] = []
     total = 0
     for span in spans:
         length = size(span)
@@ -118,7 +118,7 @@ class _Trace:
                 if message.get("role") == "tool" and message.get("tool_call_id") in asked:
                     yield self._tool(asked.pop(str(message["tool_call_id"])), message, began)
             yield self._call(call, prompt, answer)
-            for identity, name, arguments in tool_calls(answer):
+            for identity, name, arguments in _tool_calls(answer):
                 asked[identity] = _OpenToolCall(identity, name, arguments, ended)
 
     def _episode(self) -> EpisodeSpan:
@@ -128,7 +128,7 @@ class _Trace:
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.name": agents,
-            "gen_ai.input.messages": written(question),
+            "gen_ai.input.messages": _messages_text(question),
             "ajet.episode.id": event.id,
             "ajet.task.id": event.task.id,
             "ajet.phase": event.phase,
@@ -138,7 +138,7 @@ class _Trace:
             attributes["error.type"] = event.failure
         if event.response is not None:
             answer = {"role": "assistant", "content": _text(event.response)}
-            attributes["gen_ai.output.messages"] = written([answer], finish_reason="stop")
+            attributes["gen_ai.output.messages"] = _messages_text([answer], finish_reason="stop")
         span = self._span(f"invoke_agent {agents}".strip(), attributes, self._whole)
         if event.failure:  # a failed episode was not judged
             return replace(span, span_id=self._root_id, parent_id=None, error=_plain(event.error))
@@ -158,8 +158,8 @@ class _Trace:
             "gen_ai.operation.name": "chat",
             "gen_ai.agent.name": call.agent,
             "gen_ai.request.model": model,
-            "gen_ai.input.messages": written(prompt),
-            "gen_ai.output.messages": written([answer], finish_reason=reason),
+            "gen_ai.input.messages": _messages_text(prompt),
+            "gen_ai.output.messages": _messages_text([answer], finish_reason=reason),
             "gen_ai.response.finish_reasons": [reason],
             "ajet.target": call.target,
         }
@@ -217,23 +217,22 @@ def _plain(text: str) -> str:
 # Messages of chat completions as OpenTelemetry's conventions for generative AI write them.
 
 Message = Mapping[str, Any]
-Part = Mapping[str, Any]
 
 
-def written(messages: Sequence[Message], **fields: Any) -> str:
+def _messages_text(messages: Sequence[Message], **fields: Any) -> str:
     """Messages as the JSON text of ``gen_ai.input.messages``; ``fields`` are added to each."""
     items = [{"role": m.get("role", "user"), "parts": list(_parts(m)), **fields} for m in messages]
     return json.dumps(items, ensure_ascii=False, default=str)
 
 
-def tool_calls(message: Message) -> Iterator[tuple[str, str, Any]]:
+def _tool_calls(message: Message) -> Iterator[tuple[str, str, Any]]:
     """(id, name, arguments) of each tool call in an answer. Arguments are an object where their text is JSON."""
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
         yield str(call.get("id") or ""), str(function.get("name") or ""), _loaded(function.get("arguments"))
 
 
-def _parts(message: Message) -> Iterator[Part]:
+def _parts(message: Message) -> Iterator[Message]:
     if message.get("role") == "tool":
         answered = str(message.get("tool_call_id") or "")
         yield {"type": "tool_call_response", "id": answered, "response": message.get("content") or ""}
@@ -243,7 +242,7 @@ def _parts(message: Message) -> Iterator[Part]:
     content = message.get("content") or ()
     for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
         yield {"type": "text", "content": part["text"]} if "text" in part else part
-    for identity, name, arguments in tool_calls(message):
+    for identity, name, arguments in _tool_calls(message):
         yield {"type": "tool_call", "id": identity, "name": name, "arguments": arguments}
 
 

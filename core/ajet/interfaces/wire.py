@@ -38,16 +38,14 @@ class Refused(AjetError):
         """Seconds after which the client may try again, if the status is one that it may try again after."""
 
 
-SHORTER = "shorten the history or use a model with a longer context"
-
-
 class TooLong(Refused):
     """A request that the model's context does not hold. Each wire says it in the words of its API, which programs look for to
     shorten their history."""
 
     def __init__(self, what: str, tokens: int, most: int) -> None:
         super().__init__(
-            f"{what}, but the model's context holds {most:,} with the answer; {SHORTER}",
+            f"{what}, but the model's context holds {most:,} with the answer; shorten the history or use a model with a longer "
+            "context",
             code="context_length_exceeded",
         )
         self.tokens = tokens

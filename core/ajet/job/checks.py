@@ -222,6 +222,6 @@ def _check_forks(fork: ForkSettings | None, train: TrainSettings, judge: Judge, 
     if fork.where != "uniform" and train.credit != "tree":
         raise ConfigError(
             "rollout.fork.where",
-            f"{fork.where} chooses forks by what was sampled, so the mean reward of a group is no longer that of the model, with "
-            "which train.credit: episode compares. Set train.credit: tree, or where: uniform.",
+            f"{fork.where} decides by what the model has sampled where it forks, so a group's mean reward is not the model's own, and "
+            "train.credit: episode compares with that mean. Set train.credit: tree, or where: uniform.",
         )

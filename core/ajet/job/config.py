@@ -34,6 +34,7 @@ from ajet.learning.settings import LoraSettings, SelectorSettings, TrainSettings
 from ajet.plugins import explain_validation
 from ajet.rollout.settings import EvalSettings, RolloutSettings
 from ajet.types import AjetError, ConfigError
+from ajet.utils.keys import leaves
 from ajet.utils.suggest import nearest
 from ajet.utils.yaml_file import parse_yaml, read_yaml
 
@@ -205,11 +206,8 @@ class Layers:
 
     def add(self, tree: Mapping[str, Any], source: str, base: Path, below: str = "") -> None:
         """Lay a tree of values over what is there, or over what is ``below`` a key with its dot."""
-        for key, value in tree.items():
-            if isinstance(value, Mapping) and value:
-                self.add(value, source, base, f"{below}{key}.")
-            else:
-                self.set(f"{below}{key}", value, source, base)
+        for key, value in leaves(tree, below):
+            self.set(key, value, source, base)
 
     def set(self, key: str, value: Any, source: str, base: Path) -> None:
         """Set one dotted key. A scalar laid over a mapping replaces it, and the other way round; but

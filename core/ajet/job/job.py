@@ -70,6 +70,10 @@ class Job:
     resume: Path | None = None
     """The run folder to resume."""
 
+    def with_model(self, model: str) -> Job:
+        """This job with another model: a folder, or its id on the hub."""
+        return replace(self, model=model, config=self.config.model_copy(update={"model": model}))
+
     @property
     def adapters(self) -> list[str]:
         """The targets that have an adapter."""

@@ -64,7 +64,7 @@ class SelfTeacher:
         first = _first(episode, line)
         if first is None or first.chat_end is None:
             return None
-        messages, tools = first.chat_end.chat(), episode.record.tools.get(first.key, ())
+        messages, tools = first.chat_end.chat(), first.tools
         said = self.algorithm.template.replace("{feedback}", feedback)
         try:
             if not np.array_equal(self.chat.render(messages, tools), first.prompt.ids()):

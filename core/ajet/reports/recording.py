@@ -24,7 +24,6 @@ from ajet.rollout.recording import (
     Usage,
 )
 from ajet.tracker.call import Call, Exchange, Message
-from ajet.tracker.record import EpisodeRecord
 from ajet.types import AjetError, FinishReason
 
 
@@ -75,15 +74,14 @@ def _episode(run_dir: Path, line: Mapping[str, Any], text_of: TokenText) -> Reco
 
 def _calls(episode: Episode, text_of: TokenText) -> list[RecordedCall]:
     """The calls in the order of their requests."""
-    record = episode.record
-    known = [call for call in record.asked if call.code or call.answer or isinstance(call, Call)]
-    return [_call(record, call, text_of) for call in sorted(known, key=lambda call: call.number)]
+    known = [call for call in episode.record.asked if call.code or call.answer or isinstance(call, Call)]
+    return [_call(call, text_of) for call in sorted(known, key=lambda call: call.number)]
 
 
-def _call(record: EpisodeRecord, call: Exchange, text_of: TokenText) -> RecordedCall:
+def _call(call: Exchange, text_of: TokenText) -> RecordedCall:
     request = RecordedRequest(
         messages=[dict(message) for message in (call.chat_end.chat() if call.chat_end else ())],
-        tools=[dict(tool) for tool in record.tools.get(call.key, ())],
+        tools=[dict(tool) for tool in call.tools],
         prompt=call.text if call.text is None or isinstance(call.text, str) else list(call.text),
         sampling=dict(call.sampling),
     )

@@ -76,7 +76,7 @@ class View:
     advantages: Mapping[str, float]
     """By agent or target, "" for all others; empty if nothing was learned, or if each call learned something of its own."""
     of_calls: Mapping[int, float] | None
-    """The advantages with which calls were trained, by number; None if there is no record of the step."""
+    """The advantage with which each call was trained, by the number of the call; None if the run has no record of the step."""
 
     @classmethod
     def of(

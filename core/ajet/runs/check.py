@@ -163,10 +163,11 @@ def check(job: Job, engine: Engine, *, tasks: int, group_size: int) -> Report:
 
 
 def _rows_of_plugins(job: Job, run_dir: Path) -> Iterator[tuple[str, str]]:
+    given = {"judge": job.judge, "run_dir": run_dir}
     for implementation in job.plugins.manager.hook.ajet_check.get_hookimpls():
         try:
-            rows: Any = implementation.function
-            yield from rows(judge=job.judge, run_dir=run_dir)
+            rows: Any = implementation.function(*[given[name] for name in implementation.argnames])
+            yield from rows
         except Exception as error:
             yield implementation.plugin_name, f"its ajet_check failed: {type(error).__name__}: {error}"
 

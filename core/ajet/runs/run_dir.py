@@ -269,14 +269,14 @@ def versions(job: Job) -> Mapping[str, str]:
         "httpx2",
         "httpx",
     }
-    versions = {
+    told = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "argv": " ".join(sys.argv),
     }
     for name in sorted(names):
         try:
-            versions[name] = importlib.metadata.version(name)
+            told[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return versions
+    return told

@@ -133,8 +133,7 @@ def _error_of(job: Job, candidate: ModelCandidate, folder: Path) -> str | None:
 
 def _evaluate(job: Job, candidate: ModelCandidate, folder: Path) -> str | None:
     if candidate.answers is None:
-        config = job.config.model_copy(update={"model": candidate.model})
-        job = replace(job, model=candidate.model, config=config)
+        job = job.with_model(candidate.model)
     folder.mkdir(exist_ok=True)
     keep_job(folder, job)
     settings = job.config.eval

@@ -239,7 +239,7 @@ class MessageNode:
         return ReturnedReply(min(matching, key=lambda node: node.ends[0].number), plain, loosely)
 
     def _may_think(self, reasoning: str) -> bool:
-        """Whether a client that sends this reply back may send it with the reasoning ``told``."""
+        """Whether a client that sends this reply back may send it with this reasoning."""
         return not reasoning or reasoning in (thoughts(self.message), self.last_reasoning.strip())
 
     def path(self) -> list[MessageNode]:

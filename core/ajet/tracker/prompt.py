@@ -47,7 +47,6 @@ def _within_turn(record: EpisodeRecord, chat: Chat, call: Call, chat_end: Messag
         if _shows_all(chat, earlier, chat_end):
             call.prompt = tree.extend(earlier.prompt, as_ids(_without_stop(chat, earlier)))
             call.parent, call.answered_at, call.begun = earlier.number, _answered_at(earlier), earlier.begun
-            call.was, call.now = earlier.was, earlier.now
             _rendered_as(call, earlier.rendered, earlier.rendered_messages, earlier.rendered_forms)
             return
     _new_turn(record, chat, call, chat_end.parent, by_text)
@@ -59,7 +58,7 @@ def _within_turn(record: EpisodeRecord, chat: Chat, call: Call, chat_end: Messag
     call.rendered, call.begun = begun.rendered, chat_end.message["content"]
     rewritten = begun.cause or ("" if kept else REWRITTEN)
     if rewritten:
-        _rendered_as(call, begun.rendered, chat_end.depth - 1, call.sent)
+        call.rendered_messages, call.rendered_forms = chat_end.depth - 1, call.sent
         call.was, call.now = begun.was, begun.now
     if cause := (HIDDEN if replies else APART if chat_end.ends else rewritten):
         call.parent, call.cause = None, call.cause or cause

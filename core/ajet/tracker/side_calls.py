@@ -24,10 +24,8 @@ def side_calls(record: EpisodeRecord, result: Any = None) -> list[Call]:
     A quote is the whole text of an answer, by its letters and digits, of which there are at least `LONG`. A text that stands in
     the answer's own prompt too says nothing.
     """
-    with_tools = {call.agent for call in record.calls if call.key in record.tools}
-    candidates = [
-        call for call in record.calls if call.agent in with_tools and _begins_without_tools(record, call)
-    ]
+    with_tools = {call.agent for call in record.calls if call.tools}
+    candidates = [call for call in record.calls if call.agent in with_tools and _begins_without_tools(call)]
     if not candidates:
         return []
     texts = _Texts(record)
@@ -35,8 +33,8 @@ def side_calls(record: EpisodeRecord, result: Any = None) -> list[Call]:
     return [call for call in candidates if not texts.builds(call) and not texts.is_built_on(call, told)]
 
 
-def _begins_without_tools(record: EpisodeRecord, call: Call) -> bool:
-    if call.key in record.tools or call.chat_end is None or call.answer is None:
+def _begins_without_tools(call: Call) -> bool:
+    if call.tools or call.chat_end is None or call.answer is None:
         return False
     return all(message["role"] != "assistant" for message in call.chat_end.chat())
 

@@ -15,6 +15,7 @@ from ajet.capture.json_schema import make_schema
 from ajet.chat.messages import normalise_tools
 from ajet.chat.renderer import Chat
 from ajet.interfaces.engine import Engine
+from ajet.interfaces.helpers import nearest
 from ajet.types import AjetError, ConfigError, GenerateRequest, Sampling
 
 
@@ -58,6 +59,8 @@ def read_tools(path: Path) -> tuple[list[dict[str, Any]], list[Request]]:
     try:
         tools = normalise_tools(listed)
         for tool in tools:
+            if not isinstance(tool["function"]["parameters"], dict):
+                raise AjetError(f"the parameters of {tool['function']['name']} are not a JSON schema")
             make_schema(tool["function"]["parameters"])
         requests = [
             Request(r) if isinstance(r, str) else Request(r["request"], r.get("tool", "")) for r in asked
@@ -68,6 +71,13 @@ def read_tools(path: Path) -> tuple[list[dict[str, Any]], list[Request]]:
         raise ConfigError(
             f"--tools {path}", 'a request is a text or {"request": text, "tool": name}.'
         ) from None
+    names = [tool["function"]["name"] for tool in tools]
+    for request in requests:
+        if request.tool and request.tool not in names:
+            fault = (
+                f"a request needs {request.tool!r}, which is none of its tools{nearest(request.tool, names)}."
+            )
+            raise ConfigError(f"--tools {path}", fault)
     return tools, requests or [simple_request(tool["function"]) for tool in tools]
 
 
@@ -81,7 +91,9 @@ def simple_request(function: Mapping[str, Any]) -> Request:
     return Request(f"{asked}, please{' (' + ', '.join(values) + ')' if values else ''}.", function["name"])
 
 
-def _example(schema: Mapping[str, Any]) -> str:
+def _example(schema: Mapping[str, Any] | bool) -> str:
+    if isinstance(schema, bool):  # any value, or none
+        return "example"
     for key in ("example", "default"):
         if key in schema:
             return str(schema[key])

@@ -41,7 +41,7 @@ from ajet_lora.folders import FOLDER
 from ajet_trees.head import head_of
 
 log = logging.getLogger("ajet")
-Found = TypeVar("Found")
+Computed = TypeVar("Computed")
 
 STATE_FILE = "trainer.pt"
 """The file of a checkpoint with the optimizers' and critics' states and the weight version."""
@@ -271,7 +271,7 @@ class LocalTrainer:
                 valued[i] = replace(samples[i], values=numbers)
         return batch.estimate(valued)
 
-    def _of_reference(self, compute: Callable[[Any], Found]) -> Found:
+    def _of_reference(self, compute: Callable[[Any], Computed]) -> Computed:
         """What ``compute`` finds with the reference model."""
         if self.reference is not None:
             return compute(self.reference)

@@ -1,4 +1,4 @@
-"""What the loggers of experiment trackers share: sampled episodes, and a thread that sends."""
+"""What the loggers of experiment trackers share: sampled episodes, a thread that sends, and the ids by which a resumed run goes on."""
 
 from __future__ import annotations
 

@@ -30,7 +30,6 @@ from ajet.capture.stream_buffer import Emit
 from ajet.capture.targets import Target, choose_target
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.chat.images import has_images
-from ajet.chat.messages import normalise_tools
 from ajet.interfaces.wire import Answer, ChatRequest, Refused
 from ajet.tracker.call import Call
 from ajet_online.database import StoreFailed
@@ -204,7 +203,7 @@ class ExplorerSession(Session):
         if parent and (call.continues or parent.call.continues):
             parent = None  # a reply that goes on with a message does not answer what is before it
         sampling, _ = self.answerer.policy.resolve(request, None)
-        tools = normalise_tools(request.tools)
+        tools = call.tools
         chat, messages = "", []
         if call.chat_end:
             *_, (_, chat) = chat_hashes(call.target, tools, [*call.chat_end.chat(), message])

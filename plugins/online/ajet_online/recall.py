@@ -72,6 +72,7 @@ def _restored(record: EpisodeRecord, trace: Trace, number: int, before: Recalled
         agent=trace.agent,
         target=trace.target,
         key=key,
+        tools=trace.tools,
         prompt=prompt,
         end=tree.extend(prompt, trace.tokens),
         generation=generation,

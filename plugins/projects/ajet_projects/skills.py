@@ -31,13 +31,16 @@ def install(
     from ajet import ConfigError
 
     target = (folder or Path(".claude" if Path(".claude").is_dir() else ".agents", "skills")) / "ajet"
+    if target.is_symlink():
+        raise ConfigError(str(target), "is a link, which is not replaced; remove it, or name another folder.")
     if target.exists() and not (target / "SKILL.md").is_file():
         raise ConfigError(
             str(target), "is there and has no SKILL.md, so it is not a skill; name another folder."
         )
-    shutil.rmtree(target, ignore_errors=True)
     try:
+        if target.exists():
+            shutil.rmtree(target)
         shutil.copytree(SKILL, target, ignore=shutil.ignore_patterns("__pycache__"))
-    except NotADirectoryError as error:
+    except (FileExistsError, NotADirectoryError) as error:
         raise ConfigError(str(error.filename), "is a file; name a folder.") from None
     print(f"Installed {target}. Ask the coding agent: train my agent with ajet.")

@@ -1,4 +1,4 @@
-"""A search that is under way: GEPA in a thread of its own, episodes and models on their event loops."""
+"""A search that is under way: GEPA in a thread of its own, episodes and models on their loops; and the file of texts that it writes."""
 
 from __future__ import annotations
 

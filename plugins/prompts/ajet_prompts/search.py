@@ -130,11 +130,11 @@ class _Listener:
     """Hears of candidates that GEPA has evaluated on all validation tasks."""
 
     def __init__(self, report: Callable[[Candidate], None]) -> None:
-        self._found = report
+        self._report = report
 
     def on_valset_evaluated(self, event: Mapping[str, Any]) -> None:
         parent = next(iter(event["parent_ids"]), None)
-        self._found(
+        self._report(
             Candidate(event["candidate_idx"], parent, dict(event["candidate"]), event["average_score"])
         )
 

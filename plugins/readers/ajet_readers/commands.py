@@ -83,7 +83,9 @@ def from_traces(
     job_file: JobFile = None,
     traces: Annotated[
         Path | None,
-        typer.Option(help="AgentScope Studio's database, OpenTelemetry or OpenAI logs; or a folder."),
+        typer.Option(
+            help="AgentScope Studio's database, OpenTelemetry exports, trajectories in ATIF or OpenAI logs; or a folder."
+        ),
     ] = None,
     feedback: Annotated[
         Path | None,

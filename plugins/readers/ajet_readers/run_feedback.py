@@ -8,7 +8,7 @@ episode the last rating, the last comment and the last correction count.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,8 +80,7 @@ def transcripts(
         messages = [dict(message) for message in last.chat()]
         if said.correction:
             messages[-1] = {"role": "assistant", "content": said.correction}
-        tools = episode.record.tools.get(last.key, ())
-        yield {"messages": messages, **({"tools": list(tools)} if tools else {})}
+        yield {"messages": messages, **({"tools": list(last.tools)} if last.tools else {})}
 
 
 def best_rating(feedback: Mapping[str, Feedback]) -> float | None:
@@ -124,7 +123,7 @@ def _feedback(line: bytes, where: str) -> Feedback:
         raise ConfigError(where, "needs `id`, the id of an episode. Fix or remove the line.")
     rating = data.get("rating")
     value = _WORDS.get(rating) if isinstance(rating, str) else rating
-    if rating is not None and not (isinstance(value, int | float) and math.isfinite(value)):
+    if rating is not None and not (isinstance(value, int | float) and abs(value) <= sys.float_info.max):
         raise ConfigError(where, f"`rating` is {rating!r}; write a number, true, false, good or bad.")
     texts = {name: data.get(name) or "" for name in ("comment", "correction")}
     for name, text in texts.items():

@@ -137,19 +137,23 @@ def bisected_run(path: Path, task: str, check: AnyJudge, rates: Rates, progress:
     import_from_here()
     rates.check()
     run = read_run(_own_folder(path))
-    recorded = recorded_task(run, task)
+    named = recorded_task(run, task)
+    is_whole = bool(named.query or named.messages or named.metadata)
     # Nothing is trained, so no backbone is needed.
     layers = job_of(
         {"job": run.dir / "job.yaml"}, {"backbone": "debug", "task.validation": None}, "ajet bisect"
     )
     unjudged = not layers.values.get("judge")
     lay_object(layers, "judge", check, "judge=")
-    with prepared(layers, progress, read_tasks=recorded is None) as job:
+    with prepared(layers, progress, read_tasks=not is_whole) as job:
         check_judge(job.judge)
-        found = recorded or next((each for each in job.tasks if each.id == task), None)
-        if found is None:
-            raise ConfigError(f"task= {task}", "is not in the journal, nor by this id among the job's tasks.")
-        return bisected(job, run, found, rates, unjudged=unjudged)
+        whole = named if is_whole else next((each for each in job.tasks if each.id == named.id), None)
+        if whole is None:
+            raise ConfigError(
+                f"task= {task}",
+                f"the journal has only the id of {named.id}, and the job's tasks have none with this id.",
+            )
+        return bisected(job, run, whole, rates, unjudged=unjudged)
 
 
 def judged_anew(path: Path, judge: Any, progress: Progress, clean: Path | None = None) -> Changes:
@@ -178,11 +182,11 @@ def judged_anew(path: Path, judge: Any, progress: Progress, clean: Path | None =
         verdicts: list[Judged] = []
 
         def ended(step: Sequence[Judged]) -> None:
-            credit = None
+            of_step = None
             if isinstance(known, Crediting) and step[0].entry.phase == "train":
-                credit = known.of(step)
-            changes.add(step, credit)
-            file.extend(line_of(each, credit.push.get(each.entry.id) if credit else None) for each in step)
+                of_step = known.of(step)
+            changes.add(step, of_step)
+            file.extend(line_of(each, of_step.push.get(each.entry.id) if of_step else None) for each in step)
             verdicts.extend(each.without_record() for each in step)
             progress.episodes("rejudge", len(file), len(run.entries))
 

@@ -19,7 +19,7 @@ from ajet.runs.run_dir import keep_tokenizer, new_run_dir
 from ajet.runs.runtime import answering_engine, evaluation_policy, open_runtime
 from ajet.utils import asyncrun
 from ajet_rejudge.case import PASSES, said_of
-from ajet_rejudge.credit import Crediting, crediting
+from ajet_rejudge.credit import crediting
 from ajet_rejudge.judging import Judged, Judging, judged_steps
 from ajet_rejudge.sequential import Sprt, first_showing, most_evaluations
 
@@ -186,20 +186,13 @@ def bisected(job: Job, run: RecordedRun, task: Task, rates: Rates, *, unjudged: 
     with closing(RunRecorder(found.run_dir)) as recorder:
 
         def ask(step: int, enough: Enough) -> None:
-            model = _with_model(job, kept.get(step))
+            model = job.with_model(str(kept[step])) if step in kept else job
             asyncrun.run(_episodes(model, task, step, recorder, enough), job.progress.say)
 
         search(found, list(kept), ask, job.progress.say)
     if found.steps:
         _name_groups(found, job, run, unjudged)
     return found
-
-
-def _with_model(job: Job, checkpoint: Path | None) -> Job:
-    if checkpoint is None:
-        return job
-    config = job.config.model_copy(update={"model": str(checkpoint)})
-    return replace(job, model=str(checkpoint), config=config)
 
 
 async def _episodes(job: Job, task: Task, step: int, recorder: RunRecorder, enough: Enough) -> None:
@@ -231,10 +224,15 @@ def _name_groups(found: Bisection, job: Job, run: RecordedRun, unjudged: bool) -
         found.notes.append("no episode of these steps is in the journal")
         return
     adapters = [name for name, target in job.config.targets.items() if target.lora]
-    known = crediting(run, run_credit(run), job.config.train, job.config.run.seed, adapters)
+    recorded_credit = run_credit(run)
+    known = crediting(run, recorded_credit, job.config.train, job.config.run.seed, adapters)
+    if isinstance(known, str):
+        found.notes.append(f"which episodes were rewarded is not known: {known}")
+        return
+    found.notes += recorded_credit.notes
 
     def ended(step: Sequence[Judged]) -> None:
-        credit = known.of(step) if isinstance(known, Crediting) else None
+        credit = known.of(step)
         push = {name: recorded for name, (recorded, _) in credit.push.items()} if credit else {}
         groups: dict[object, list[Judged]] = {}
         for each in step:
@@ -251,5 +249,5 @@ def _name_groups(found: Bisection, job: Job, run: RecordedRun, unjudged: bool) -
 
     interval = replace(run, entries=entries)
     judged_steps(Judging(interval, job.judge, job.config.rollout, unjudged, job.progress.say), ended)
-    if isinstance(known, str):
-        found.notes.append(f"which episodes were rewarded is not known: {known}")
+    if not found.sampled:
+        found.notes.append("no episode of these steps could be judged again")

@@ -69,14 +69,12 @@ def check_judge(judge: Judge) -> None:
         )
 
 
-def recorded_task(run: RecordedRun, name: str) -> Task | None:
-    """A task of a run with its id, or with a unique part of it, as the journal has it; None if the journal has only its id. Raises
-    ConfigError."""
+def recorded_task(run: RecordedRun, name: str) -> Task:
+    """A task of a run with its id, or a unique part of it, as the journal has it, which may be the id alone. Raises ConfigError."""
     ids = list(dict.fromkeys(entry.task for entry in run.entries))
     fits = [each for each in ids if each == name] or [each for each in ids if name in each]
     if len(fits) != 1:
         few = f"{len(fits)} tasks have this in their id" if fits else f"no such task{nearest(name, ids)}"
         raise ConfigError(f"task= {name}", f"{few}. The run has {', '.join(ids[:5])}{', …' * (len(ids) > 5)}")
     entry = next(each for each in run.entries if each.task == fits[0])
-    task = run.episode(entry).plan.task
-    return task if task.query or task.messages or task.metadata else None
+    return run.episode(entry).plan.task

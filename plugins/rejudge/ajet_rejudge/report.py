@@ -182,7 +182,7 @@ def bisection_page(found: Bisection) -> str:
 
 
 def _rewarding(found: Bisection) -> str:
-    if not found.steps:
+    if not found.steps or not found.sampled:
         return ""
     if not found.groups:
         return f"none of {found.sampled:,} episodes of these steps was rewarded for it"

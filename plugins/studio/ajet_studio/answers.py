@@ -34,7 +34,7 @@ def wrong(text: str) -> RefusedView:
 
 
 def number(text: str | None, name: str, default: int | None = None) -> int | None:
-    """A whole number of a query. Raises Refused (400)."""
+    """A whole number of a query. Raises RefusedView (400)."""
     if text in (None, ""):
         return default
     try:
@@ -44,7 +44,7 @@ def number(text: str | None, name: str, default: int | None = None) -> int | Non
 
 
 def real(text: str | None, name: str) -> float | None:
-    """A number of a query. Raises Refused (400)."""
+    """A number of a query. Raises RefusedView (400)."""
     if text in (None, ""):
         return None
     try:

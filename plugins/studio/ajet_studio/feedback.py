@@ -18,7 +18,7 @@ MOST_TEXT = 1_000_000
 
 
 def checked(body: Any) -> dict[str, Any]:
-    """The rating, comment and correction of a request. Raises Refused (400)."""
+    """The rating, comment and correction of a request. Raises RefusedView (400)."""
     if not isinstance(body, dict):
         raise wrong("the body is not a JSON object")
     rating, texts = body.get("rating"), {}

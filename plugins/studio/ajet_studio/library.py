@@ -86,7 +86,7 @@ class Library:
         )
 
     def run(self, run: str) -> OpenRun:
-        """The run of an id. Raises Refused: 404 if there is none, 403 if its folder has links or the like."""
+        """The run of an id. Raises RefusedView: 404 if there is none, 403 if its folder has links or the like."""
         path = self.folder / run
         inside = run == HERE or not (
             Path(run).is_absolute() or {"..", "."} & set(run.split("/")) or "\0" in run

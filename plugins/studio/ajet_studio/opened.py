@@ -1,4 +1,4 @@
-"""A run that is open in the page: its files, read when they have changed, and a few decoded episodes."""
+"""A run that is open in the page: its files, read when they have changed, and a few view episodes."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class OpenRun:
     # ----------------------------------------------------------------- episodes
 
     def row(self, id: str) -> dict[str, Any]:
-        """The index's row of an episode. Raises Refused (404) if there is none."""
+        """The index's row of an episode. Raises RefusedView (404) if there is none."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             complete = self.index.update()
@@ -180,12 +180,12 @@ class OpenRun:
         )
 
     def view(self, row: Mapping[str, Any]) -> View:
-        """The whole episode of a row. Raises Refused if its line is not one of this version's journal."""
+        """The whole episode of a row. Raises RefusedView if its line is not one of this version's journal."""
         key = self.dir, row["id"], row["offset"], row["length"]
         return self._recent.get(key, row["length"], lambda: self._view(row))
 
     def recording(self, row: Mapping[str, Any]) -> str:
-        """The text of a file with which `ajet run --replay` repeats an episode. Raises Refused like `decoded`, and if the journal
+        """The text of a file with which `ajet run --replay` repeats an episode. Raises RefusedView like `view`, and if the journal
         lacks the task."""
         with _refusing(row):
             return record(self.dir, [self._line(row)]).text()

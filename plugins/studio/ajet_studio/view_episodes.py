@@ -28,7 +28,7 @@ from ajet_studio.words import matching, texts
 MOST_ROWS = 200
 MOST_ALIKE = 50
 MOST_MEMBERS = 64
-"""Episodes of a group's tree, which are all decoded."""
+"""Episodes of a group's tree, which are all view."""
 MOST_STRETCHES = 600
 MOST_QUERY = 150
 """Characters of a task's query in a row."""
@@ -164,17 +164,17 @@ def group_tree(run: OpenRun, phase: str, step: int, task: str) -> dict[str, Any]
 def episode(run: OpenRun, id: str, beside: Sequence[OpenRun]) -> dict[str, Any]:
     """One episode. Those of the same task are taken from its run, then from the runs ``beside`` it."""
     row = run.row(id)
-    decoded = run.view(row)
-    one = decoded.episode
-    lanes = Lanes(decoded)
+    view = run.view(row)
+    one = view.episode
+    lanes = Lanes(view)
     with run.index.reading() as db:
         ids = [sibling["id"] for sibling in _siblings(db, row["phase"], row["step"], row["task"])]
     place = ids.index(id)
     task = _task(run, row["task"], one.plan.task)
     return {
         **row_of(row),
-        "advantages": dict(decoded.advantages),
-        **{name: _shortened(whole) for name, whole in _parts(run, row, decoded).items()},
+        "advantages": dict(view.advantages),
+        **{name: _shortened(whole) for name, whole in _parts(run, row, view).items()},
         "task": task,
         "rewards": dict(one.rewards),
         "metrics": dict(one.metrics),
@@ -197,27 +197,27 @@ def text(run: OpenRun, id: str, part: str, start: int, count: int) -> dict[str, 
     """More of a text that was shortened: of a part of an episode, or of the content or the reasoning of a message, which
     ``LANE.MESSAGE`` or ``LANE.MESSAGE.reasoning`` names."""
     row = run.row(id)
-    decoded = run.view(row)
-    parts = _parts(run, row, decoded)
-    whole = parts[part] if part in parts else _said(Lanes(decoded), part)
+    view = run.view(row)
+    parts = _parts(run, row, view)
+    whole = parts[part] if part in parts else _said(Lanes(view), part)
     return {"text": whole[start : start + min(count, 1_000_000)], "from": start, "total": len(whole)}
 
 
-def _parts(run: OpenRun, row: Mapping[str, Any], decoded: View) -> dict[str, str]:
+def _parts(run: OpenRun, row: Mapping[str, Any], view: View) -> dict[str, str]:
     """The texts of an episode beside its messages."""
-    one = decoded.episode
+    one = view.episode
     task = run.tasks().get(row["task"], one.plan.task)
     return {
         "response": _as_text(one.output.response),
         "reference": _as_text(task.metadata.get("answer")),
-        "error": decoded.entry.error,
+        "error": view.entry.error,
         "feedback": one.feedback or "",
         "printed": one.printed.text,
     }
 
 
 def _said(lanes: Lanes, part: str) -> str:
-    """The content or reasoning of a message. Raises Refused (404)."""
+    """The content or reasoning of a message. Raises RefusedView (404)."""
     name = part.removesuffix(".reasoning")
     with suppress(ValueError, LookupError):
         lane, message = map(int, name.split("."))

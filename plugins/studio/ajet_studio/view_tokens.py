@@ -26,10 +26,10 @@ _BEGINNING = 40
 
 def tokens(run: OpenRun, id: str, timeline: int, start: int, count: int) -> dict[str, Any]:
     """A window of a timeline's tokens, and where its calls begin and end."""
-    decoded, line = _timeline(run, id, timeline)
+    view, line = _timeline(run, id, timeline)
     total = len(line.token_ids)
     start = max(0, min(start, total))
-    parts = decoded.tokens(timeline, run.text_of, start, min(total, start + max(0, min(count, MOST_TOKENS))))
+    parts = view.tokens(timeline, run.text_of, start, min(total, start + max(0, min(count, MOST_TOKENS))))
     rows = [
         {
             "text": text if text is not None else str(token),
@@ -57,30 +57,30 @@ def lines(run: OpenRun, id: str, timeline: int) -> dict[str, Any]:
 
 
 def _timeline(run: OpenRun, id: str, timeline: int) -> tuple[View, Timeline]:
-    """A timeline with its episode. Raises Refused (404)."""
-    decoded = run.view(run.row(id))
-    if not 0 <= timeline < len(decoded.timelines):
-        raise missing(f"timeline {timeline}: episode {id} has {len(decoded.timelines)} timelines")
-    return decoded, decoded.timelines[timeline]
+    """A timeline with its episode. Raises RefusedView (404)."""
+    view = run.view(run.row(id))
+    if not 0 <= timeline < len(view.timelines):
+        raise missing(f"timeline {timeline}: episode {id} has {len(view.timelines)} timelines")
+    return view, view.timelines[timeline]
 
 
 def tree(run: OpenRun, id: str, lane: int) -> dict[str, Any]:
     """The token tree of a lane, as pieces between the places where sequences part."""
-    decoded = run.view(run.row(id))
-    keys = Lanes(decoded).keys
+    view = run.view(run.row(id))
+    keys = Lanes(view).keys
     if not 0 <= lane < len(keys):
         raise missing(f"lane {lane}: episode {id} has {len(keys)} lanes")
     key = keys[lane][2]
-    record = decoded.episode.record
+    record = view.episode.record
     if key not in record.trees:
         return {"nodes": [], "left_out": 0}
     pieces = _Pieces(record.trees[key], MOST_NODES)
     calls = {call.number: call for call in record.calls if call.key == key}
     for call in calls.values():
         pieces.add_call(call)
-    for index, line in enumerate(decoded.timelines):
+    for index, line in enumerate(view.timelines):
         if line.spans[-1].call in calls:
-            learned = [span.call for span in line.spans] if index < decoded.trained else []
+            learned = [span.call for span in line.spans] if index < view.trained else []
             pieces.add_timeline(calls[line.spans[-1].call], index, [calls[number] for number in learned])
     return {"nodes": pieces.described(run), "left_out": pieces.left_out}
 

@@ -102,6 +102,11 @@ def test_without_requests_one_is_made_of_each_description(
             json.dumps({"tools": TOOLS, "requests": [{"text": "hi"}]}),
             'a request is a text or {"request": text',
         ),
+        (
+            json.dumps({"tools": TOOLS, "requests": [{"request": "hi", "tool": "get_wether"}]}),
+            "a request needs 'get_wether', which is none of its tools; did you mean 'get_weather'",
+        ),
+        ('[{"type": "function", "function": {"name": "f", "parameters": []}}]', "f are not a JSON schema"),
     ],
 )
 def test_a_file_without_tools_is_refused_by_name(folder: Folder, model: Path, text: str, said: str) -> None:
@@ -109,6 +114,15 @@ def test_a_file_without_tools_is_refused_by_name(folder: Folder, model: Path, te
     outcome = folder.ajet("model", "try", str(model), "--tools", "tools.json")
     assert outcome.code == 2
     assert outcome.err.startswith("error: --tools tools.json: ") and said in outcome.err
+
+
+def test_a_parameter_that_takes_any_value_gets_one(folder: Folder, model: Path, says: dict[str, str]) -> None:
+    schema = {"type": "object", "properties": {"x": True}, "required": ["x"]}
+    tool = {"type": "function", "function": {"name": "f", "description": "Keeps x.", "parameters": schema}}
+    folder.write("tools.json", json.dumps([tool]))
+    says |= {"Keeps x, please (x: example).": call("f", x=1)}
+    outcome = folder.ajet("model", "try", str(model), "--tools", "tools.json")
+    assert outcome.code == 0 and '  f({"x": 1})' in outcome.out.splitlines()
 
 
 def test_a_model_that_calls_no_tool_is_exit_code_1_with_a_remedy(folder: Folder, model: Path) -> None:

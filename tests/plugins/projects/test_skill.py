@@ -53,6 +53,15 @@ def test_a_copy_is_replaced_and_any_other_folder_is_not(tmp_path: Path, ajet: Pr
     assert refused.code == 2 and "has no SKILL.md" in refused.err and (tmp_path / "ajet" / "scripts").is_dir()
 
 
+def test_a_link_is_not_replaced(tmp_path: Path, ajet: Program) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "SKILL.md").write_text("mine")
+    (tmp_path / "ajet").symlink_to(tmp_path / "mine")
+    refused = ajet("skill", "install", str(tmp_path))
+    assert refused.code == 2 and "is a link" in refused.err
+    assert (tmp_path / "mine" / "SKILL.md").read_text() == "mine"
+
+
 def test_its_head_is_what_readers_of_skills_want() -> None:
     head = yaml.safe_load(TEXT.split("---\n")[1])
     assert head["name"] == SKILL_NAME and 40 < len(head["description"]) <= 1024

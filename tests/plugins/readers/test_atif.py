@@ -113,6 +113,14 @@ def test_calls_of_subagents_are_of_the_same_trace(tmp_path: Path) -> None:
     assert [call.span for call in calls] == ["3", "5", "inner/3", "inner/5"]
 
 
+def test_subagents_of_subagents_are_read_and_odd_times_do_no_harm() -> None:
+    steps = [{"step_id": 1, "source": "agent", "message": "Done.", "timestamp": 10**400}]
+    innermost = trajectory(trajectory_id="innermost", steps=steps)
+    inner = trajectory(trajectory_id="inner", steps=steps, subagent_trajectories=[innermost])
+    calls = calls_of(trajectory(steps=steps, subagent_trajectories=[inner]))
+    assert [call.span for call in calls] == ["1", "inner/1", "inner/innermost/1"]
+
+
 def test_in_a_folder_of_harbor_only_trajectories_are_read(tmp_path: Path) -> None:
     for name, record in (
         ("trajectory.json", TRAJECTORY),

@@ -112,6 +112,7 @@ def test_ratings_may_be_words_and_a_line_that_is_being_written_is_skipped(run_di
         ("[1]", "feedback.jsonl:1: needs `id`"),
         ('{"id": "x", "rating": "great"}', "`rating` is 'great'; write a number"),
         ('{"id": "x", "rating": NaN}', "`rating` is nan"),
+        ('{"id": "x", "rating": 1' + "0" * 400 + "}", "`rating` is 1000"),
         ('{"id": "x", "correction": 3}', "`correction` is not a text"),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 import ajet
 from ajet.cli import run_program
 from ajet.testing import ScriptedEngine
-from ajet_rejudge import bisecting
+from ajet_rejudge import api, bisecting
 from ajet_rejudge.bisecting import Bisection, Enough, Rates, search
 from ajet_rejudge.sequential import Sprt, first_showing
 from tests.plugins.rejudge.conftest import MakeRun, fixed
@@ -133,6 +133,30 @@ def test_without_all_checkpoints_the_interval_is_named(trained: Path) -> None:
     found = ajet.bisect(trained, task, must_not="not right", progress=False)
     assert found.steps == (0, 3) and "the steps 1 to 3, between which no checkpoint is" in str(found)
     assert {name.split(".")[0] for name in found.episodes} == {"2", "3"}
+
+
+@pytest.mark.whole
+def test_without_the_credit_of_the_episodes_it_names_the_steps_alone(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bisecting, "crediting", lambda *args: "their values are not in the journal")
+    task = ajet.load_run(trained).episodes()[0].task
+    found = ajet.bisect(trained, task, must_not="not right", progress=False)
+    assert found.steps == (1, 2) and "which episodes were rewarded is not known: their values" in str(found)
+    assert "none of" not in str(found)
+
+
+@pytest.mark.whole
+def test_a_task_of_which_the_journal_has_the_id_alone_is_one_of_the_jobs_tasks(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = ajet.load_run(trained).episodes()[0].task
+    (trained / "tasks.jsonl").write_text(json.dumps({"id": task, "query": "a"}) + "\n")
+    monkeypatch.setattr(api, "recorded_task", lambda run, name: ajet.Task(task))
+    assert ajet.bisect(trained, task[:-1], must_not="not right", progress=False).steps == (1, 2)
+    monkeypatch.setattr(api, "recorded_task", lambda run, name: ajet.Task("gone"))
+    with pytest.raises(ajet.ConfigError, match="only the id of gone"):
+        ajet.bisect(trained, "gone", must_not="not right", progress=False)
 
 
 @pytest.mark.whole

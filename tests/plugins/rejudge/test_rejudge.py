@@ -15,6 +15,7 @@ import ajet
 from ajet.cli import run_program
 from ajet.learning import algorithms as a
 from ajet.learning.filters import OverLong
+from ajet.plugins import load_plugins
 from ajet.types import EpisodeView, JudgeOutput, Task
 from tests.plugins.audit.conftest import everything
 from tests.plugins.audit.test_forks import FORKED, steady, varied
@@ -295,3 +296,24 @@ def test_a_check_says_whether_a_run_could_be_judged_anew(
         progress=False,
     )
     assert re.search(rf"^can be rejudged +{re.escape(told)}$", str(found), re.M)
+
+
+def test_a_plugins_row_in_a_check_may_need_less_than_it_is_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Plugin:
+        @ajet.hookimpl
+        def ajet_check(self, run_dir: Path) -> list[tuple[str, str]]:
+            return [("episodes are in", run_dir.name)]
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "answers.yaml").write_text('- {say: "right"}\n')
+    manager, plugin = load_plugins().manager, Plugin()
+    manager.register(plugin)
+    try:
+        found = ajet.check(
+            workflow=once, tasks=[{"query": "a"}], judge=fixed, answers="answers.yaml", progress=False
+        )
+    finally:
+        manager.unregister(plugin)
+    assert re.search(r"^episodes are in +\S+-check$", str(found), re.M), str(found)

@@ -114,22 +114,22 @@ class ResponsesTools:
             function = {
                 k: tool[k] for k in ("description", "parameters", "strict") if tool.get(k) is not None
             }
-            tools = self._own(Own("function", text(tool, "name", f"{at}."), namespace), function)
+            offered = self._own(Own("function", text(tool, "name", f"{at}."), namespace), function)
         elif kind == "custom":
             faults.parameters(tool, _CUSTOM, f"{at}.")
             function = {k: tool[k] for k in ("description",) if tool.get(k) is not None}
             function["parameters"] = _one("input", _text_schema(mapping(tool, "format"), at, faults))
-            tools = self._own(Own("custom", text(tool, "name", f"{at}."), namespace), function)
+            offered = self._own(Own("custom", text(tool, "name", f"{at}."), namespace), function)
         elif kind == "local_shell":
             function = {
                 "description": "Runs a command in a shell of this computer.",
                 "parameters": {"type": "object", "properties": _SHELL, "required": ["command"]},
             }
-            tools = self._own(Own("local_shell", "local_shell"), function)
+            offered = self._own(Own("local_shell", "local_shell"), function)
         elif kind == "tool_search" and tool.get("execution") == "client":
             faults.parameters(tool, _SEARCH, f"{at}.")
             function = {k: tool[k] for k in ("description", "parameters") if tool.get(k) is not None}
-            tools = self._own(Own("tool_search", "tool_search"), function)
+            offered = self._own(Own("tool_search", "tool_search"), function)
         else:
             if str(kind) in _HOSTED or kind == "tool_search":
                 faults.hosted(f"{at}.type", str(kind))
@@ -137,7 +137,7 @@ class ResponsesTools:
                 faults.parameter(f"{at}.type", kind)
             return
         if deferred or not tool.get("defer_loading"):
-            yield tools
+            yield offered
 
     def _own(self, own: Own, function: Mapping[str, Any]) -> dict[str, Any]:
         name = chat_name(own.namespace, own.name)

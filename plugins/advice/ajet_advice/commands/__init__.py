@@ -1,1 +1,1 @@
-"""The commands `ajet forecast` and `ajet plan`."""
+"""The commands `ajet forecast`, `ajet plan` and `ajet model`."""

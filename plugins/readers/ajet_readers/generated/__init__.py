@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ajet import Task
-from ajet_readers.generated.work import GeneratedSettings
+from ajet_readers.generated.settings import GeneratedSettings
 
 
 class Generated(GeneratedSettings):

@@ -6,18 +6,16 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
-from pydantic import Field, model_validator
-
-from ajet import AjetError, AnswerStore, ConfigError, Endpoint, Task
+from ajet import AjetError, AnswerStore, ConfigError, Task
 from ajet.interfaces.progress import current_progress
-from ajet.interfaces.reader import SelectingReader, content_id
+from ajet.interfaces.reader import content_id
 from ajet_readers.asking import CachingEndpoint, calling, finished
 from ajet_readers.generated import prompts
 from ajet_readers.generated.documents import read_chunks
 from ajet_readers.generated.prompts import Pair
+from ajet_readers.generated.settings import GeneratedSettings
 from ajet_readers.jsonl import JsonLines
 from ajet_readers.near_duplicates import first_of_each, first_of_each_meaning, plain
 
@@ -181,42 +179,3 @@ async def _all(
                 "generated: no answer of the model could be read as tasks; does it follow instructions and write JSON?"
             )
     return [pairs or [] for pairs in made]
-
-
-class GeneratedSettings(SelectingReader):
-    """What to generate tasks from, and how many. `work` reads these; the reader adds its tasks."""
-
-    model: Endpoint = Field(description="The model that writes: base_url, model, prices, …")
-    documents: Path | None = Field(
-        None, description="A document or a folder of them: .txt, .md, .html, .pdf, .docx."
-    )
-    examples: Path | None = Field(None, description="A few tasks to imitate: a .jsonl with query and answer.")
-    per_chunk: int = Field(3, ge=1, description="Questions to request about each chunk.")
-    chunk_characters: int = Field(2000, ge=200, description="Maximum characters of a chunk of a document.")
-    variations: int = Field(
-        32,
-        ge=0,
-        description="New tasks to request in the style of the examples, if there are no documents.",
-    )
-    shots: int = Field(4, ge=1, description="Examples shown in one request.")
-    instructions: str = Field(
-        "", description="Further instructions for the model: language, difficulty, form."
-    )
-    temperature: float = Field(0.7, ge=0, le=2, description="Temperature of the writing model; checks use 0.")
-    quality: float = Field(
-        0.0, ge=0, le=1, description="Minimum score in the model's own check; 0: no check."
-    )
-    similarity: float = Field(
-        0.8, gt=0, le=1, description="Similarity at which the later of two tasks is dropped."
-    )
-    embeddings: Endpoint | None = Field(
-        None,
-        description="Embedding model whose cosine is the similarity; default: shared character sequences.",
-    )
-    cache: Path = Field(Path(".ajet/generated"), description="Folder that stores the model's answers.")
-
-    @model_validator(mode="after")
-    def _has_material(self) -> Self:
-        if self.documents is None and self.examples is None:
-            raise ValueError("give `documents`, `examples`, or both")
-        return self

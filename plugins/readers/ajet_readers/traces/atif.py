@@ -13,13 +13,12 @@ from ajet_readers.traces.trace import Message, Program, TracedCall, text_of
 
 def calls_of(trajectory: Mapping[str, Any]) -> Iterator[TracedCall]:
     """The calls of a trajectory and of those embedded in it, each a step of the agent that a model took. Its messages are those of the
-    steps before it. Raises ValueError, LookupError or TypeError for anything else."""
+    steps before it. Raises ValueError, LookupError, TypeError or AttributeError
+    for anything else."""
     identity = str(
         trajectory.get("trajectory_id") or trajectory.get("session_id") or content_id(dict(trajectory))
     )
     yield from _calls(trajectory, identity, "")
-    for inner in trajectory.get("subagent_trajectories") or ():
-        yield from _calls(inner, identity, f"{inner['trajectory_id']}/")
 
 
 def _calls(trajectory: Mapping[str, Any], identity: str, prefix: str) -> Iterator[TracedCall]:
@@ -49,6 +48,8 @@ def _calls(trajectory: Mapping[str, Any], identity: str, prefix: str) -> Iterato
                 program=program,
             )
         messages += [message, *_results(step)]
+    for inner in trajectory.get("subagent_trajectories") or ():
+        yield from _calls(inner, identity, f"{prefix}{inner['trajectory_id']}/")
 
 
 def _message(step: Mapping[str, Any]) -> Message:

@@ -153,11 +153,11 @@ def _any_value(value: Mapping[str, Any]) -> Any:
 # --------------------------------------------------------------------------- trajectories
 
 
-def _atif(file: Path, found: TraceContents, scale: Scale) -> None:
+def _atif(file: Path, contents: TraceContents, scale: Scale) -> None:
     """Read trajectories: one object, a list, or one in each line."""
     for place, record in _records(file):
         try:
-            found.calls += calls_of(record)
+            contents.calls += calls_of(record)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ConfigError(f"{place}: cannot be read as a trajectory in ATIF ({error!r}).") from None
 

@@ -149,7 +149,7 @@ def seconds(value: Any) -> float:
             return 0.0
     try:
         number = float(value or 0)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return 0.0
     return number / 1e9 if number > 1e14 else number
 
