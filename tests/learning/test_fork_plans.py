@@ -325,8 +325,8 @@ class Ranks(GroupJudge):
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"rollout.fork.where": "value"}, r"rollout\.fork\.where: value chooses .* Set train\.credit: tree"),
-        ({"rollout.fork.where": "entropy"}, r"rollout\.fork\.where: entropy chooses"),
+        ({"rollout.fork.where": "value"}, r"rollout\.fork\.where: value decides .* Set train\.credit: tree"),
+        ({"rollout.fork.where": "entropy"}, r"rollout\.fork\.where: entropy decides"),
         (
             {"rollout.fork.roots": 8},
             r"rollout: fork\.roots: 8 independent episodes leave nothing of a group of 8",
