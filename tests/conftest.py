@@ -36,6 +36,8 @@ from tests.program import ajet as ajet
 from tests.recipes import build_models_of
 from tests.tiers import thin, within_budget
 
+pytest_plugins = ["tests.elsewhere"]
+
 
 def pytest_configure() -> None:
     """Ctrl-C works in what tests start, also if they run as a background job, which is to ignore it."""

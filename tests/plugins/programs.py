@@ -105,14 +105,14 @@ def agents_of(session: Any) -> list[str]:
 
 
 def require(*modules: str) -> None:
-    """Skip the test where a framework is not installed (CI installs all of them)."""
+    """Skip the test where a framework is not installed (`make test-matrix` installs all of them)."""
     for module in modules:
         try:
             found = importlib.util.find_spec(module)
         except ModuleNotFoundError:  # not even its package
             found = None
         if found is None:
-            pytest.skip(f"{module} is not installed", allow_module_level=True)
+            pytest.skip(f"{module} is not installed: make test-matrix", allow_module_level=True)
 
 
 # ------------------------------------------------------------------ the OpenAI SDK

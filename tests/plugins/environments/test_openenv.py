@@ -123,7 +123,7 @@ with {client}(base_url=url).sync() as client:
 """
 
 
-@pytest.mark.skipif(not CHECKOUT, reason="OPENENV_CHECKOUT=FOLDER make test-environments")
+@pytest.mark.skipif(not CHECKOUT, reason="OPENENV_CHECKOUT names no folder")
 @pytest.mark.parametrize("name", ACTIONS)
 def test_rewards_of_the_projects_own_environments_are_those_of_their_clients(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -23,7 +23,7 @@ from tests.ports import free_port
 from .test_otel import RunTo, run_to, said, training  # noqa: F401
 
 if find_spec("mlflow") is None or find_spec("flask") is None:
-    pytest.skip("MLflow's server is not installed", allow_module_level=True)
+    pytest.skip("MLflow's server is not installed: make test-matrix", allow_module_level=True)
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def test_fetching_never_replaces_a_folder_and_says_what_is_missing(tmp_path: Pat
 def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of an S3 server with a bucket."""
     if find_spec("moto") is None:
-        pytest.skip("moto, an S3 server, is not installed")
+        pytest.skip("moto, an S3 server, is not installed: make test-matrix")
     import boto3
 
     port = free_port()

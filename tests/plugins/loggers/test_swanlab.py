@@ -22,7 +22,7 @@ from .logged import Logged, job_of, load, recorded, same_as_the_run_folder
 from .wandb_file import messages
 
 if find_spec("swanlab") is None:
-    pytest.skip("SwanLab is not installed", allow_module_level=True)
+    pytest.skip("SwanLab is not installed: make test-matrix", allow_module_level=True)
 OFFLINE = {"type": "swanlab", "mode": "offline"}
 
 

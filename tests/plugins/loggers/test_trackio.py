@@ -21,7 +21,7 @@ from .conftest import Run
 from .logged import Logged, same_as_the_run_folder
 
 if find_spec("trackio") is None:
-    pytest.skip("Trackio is not installed", allow_module_level=True)
+    pytest.skip("Trackio is not installed: make test-matrix", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -19,7 +19,9 @@ from ajet_trinity.settings import ALLOWED, put
 from tests.plugins.trinity.recorded import job_of
 
 DOCS = Path(__file__).parents[3] / "docs" / "trinity.md"
-needs_trinity = pytest.mark.skipif(find_spec("trinity") is None, reason="Trinity is not installed")
+needs_trinity = pytest.mark.skipif(
+    find_spec("trinity") is None, reason="Trinity is not installed: make test-trinity"
+)
 
 
 def received(folder: Path, sections: dict[str, Any] | None = None, **trinity: Any) -> dict[str, Any]:

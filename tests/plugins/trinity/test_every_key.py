@@ -25,7 +25,7 @@ def missing(section: Any, table: Mapping[str, Any], place: str = "") -> Iterator
             yield key
 
 
-@pytest.mark.skipif(find_spec("trinity") is None, reason="Trinity is not installed")
+@pytest.mark.skipif(find_spec("trinity") is None, reason="Trinity is not installed: make test-trinity")
 def test_every_key_of_trinity_is_in_the_table() -> None:
     from trinity.common.config import Config, InferenceModelConfig, TasksetConfig
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("trinity")
+pytest.importorskip("trinity", reason="Trinity is not installed: make test-trinity")
 
 from trinity.common.experience import Experience, gather_action_masks
 from trinity.common.workflows import WORKFLOWS, Task
