@@ -8,16 +8,18 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SHARED = ("core", "examples/math", "tests", "pyproject.toml", "constraints.txt", "Makefile")
-"""Files and folders on which the tests of each environment depend, beside its plugins and its page of docs/."""
+SHARED = ("core", "examples/math", "pyproject.toml", "constraints.txt", "Makefile")
+"""Files and folders on which the tests of each environment depend, beside its plugins, its page of docs/ and the tests themselves."""
 
 
 def main() -> None:
@@ -37,15 +39,42 @@ def main() -> None:
 
 def checksum(name: str) -> str:
     """Of names and contents of all files on which the tests with ``name`` may depend, of those that git tracks."""
-    (plugins,) = re.findall(rf"^OF_{name.upper()} := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text()
+    (plugins,) = re.findall(rf"^OF_{name.upper()} := (.+)$", makefile, re.MULTILINE)
+    (command,) = re.findall(rf"^test-{name}:.*\n(\t.+ pytest .+)$", makefile, re.MULTILINE)
+    tests = re.findall(r"\btests/\S+", command)
     tracked = _git(
-        "ls-files", "--", *SHARED, f"docs/{name}.md", *(f"plugins/{one}" for one in plugins.split())
+        *("ls-files", "--", *SHARED, f"docs/{name}.md", *(f"plugins/{one}" for one in plugins.split())),
+        *tests,
+        *imported(path for folder in tests for path in _git("ls-files", "--", f"{folder}/*.py")),
     )
     total = hashlib.sha256()
     for path in sorted(path for path in tracked if not path.endswith("/passed")):
         content = (ROOT / path).read_bytes()
         total.update(f"{path} {hashlib.sha256(content).hexdigest()}\n".encode())
     return total.hexdigest()
+
+
+def imported(files: Iterable[str]) -> set[str]:
+    """The files of tests/ that these import, and those that pytest reads with them."""
+    reached: set[str] = set()
+    waiting = {*files, "tests/conftest.py", "tests/elsewhere.py", "tests/plugins/conftest.py"}
+    while waiting:
+        file = waiting.pop()
+        if (ROOT / file).is_file() and file not in reached:
+            reached.add(file)
+            waiting |= {f"{module.replace('.', '/')}.py" for module in _modules(file)}
+    return reached
+
+
+def _modules(file: str) -> Iterator[str]:
+    """What a file may import of tests/: each name may be that of a module."""
+    for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            package = file.split("/")[: -node.level] if node.level else []
+            module = ".".join([*package, *([node.module] if node.module else [])])
+            if module.partition(".")[0] == "tests":
+                yield from (module, *(f"{module}.{name.name}" for name in node.names))
 
 
 def _git(*arguments: str) -> list[str]:

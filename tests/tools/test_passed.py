@@ -11,16 +11,28 @@ import pytest
 from tests import pages
 
 passed = pages.tool("passed")
-FREE = ("docs/page.md", "plugins/tinker/c.py", "bench/d.py")
-NEEDED = ("core/ajet/a.py", "plugins/verl/b.py", "pyproject.toml", "docs/verl.md", "examples/math/agent.py")
+FREE = ("docs/page.md", "plugins/tinker/c.py", "bench/d.py", "tests/chat/test_c.py")
+NEEDED = (
+    "core/ajet/a.py",
+    "plugins/verl/b.py",
+    "pyproject.toml",
+    "docs/verl.md",
+    "examples/math/agent.py",
+    "tests/shared.py",
+)
+MAKEFILE = """
+OF_VERL := local verl
+test-verl: .venv-verl/.installed ## the backbone verl
+	.venv-verl/bin/python -m pytest tests/plugins/verl -n 2
+"""
 
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in (*FREE, *NEEDED, "tests/plugins/verl/test_a.py"):
+    files = {"Makefile": MAKEFILE, "tests/plugins/verl/test_a.py": "from tests import shared\n"}
+    for name, text in {**dict.fromkeys((*FREE, *NEEDED), "1\n"), **files}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("1\n")
-    (tmp_path / "Makefile").write_text("OF_VERL := local verl\n")
+        (tmp_path / name).write_text(text)
     for command in (["init", "-q"], ["add", "-A"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     monkeypatch.setattr(passed, "ROOT", tmp_path)
