@@ -15,9 +15,9 @@ GIB = 1 << 30
 USABLE = 0.95
 """Share of a GPU's memory for the tensors of a job. The rest is for CUDA's context, cuBLAS and blocks that its allocator cannot
 use."""
-ASLEEP = 4 * GIB
-"""Bytes that a vLLM which sleeps for the update keeps: CUDA's context and graphs, and what NCCL allocates. While it samples, it
-has these besides its weights and cache."""
+ASLEEP = int(6.4 * GIB)
+"""Bytes that a vLLM which sleeps for the update keeps, at most, as measured on an H100: CUDA's context and graphs, and what NCCL
+allocates. While it samples, it has these besides its weights and cache."""
 
 
 @dataclass(frozen=True, slots=True)

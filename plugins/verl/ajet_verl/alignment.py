@@ -211,11 +211,29 @@ def _check(config: JobConfig, settings: VerlSettings) -> None:
             f"rollout.oversample: backbone.verl.mode {mode} does not wait for slow groups, so it starts no others instead. "
             "Remove the key."
         )
+    _check_gateway(config, settings)
     sampling = config.rollout.sampling
     if sampling.temperature != 1 and (sampling.top_p < 1 or sampling.top_k):
         raise ConfigError(
             "rollout.sampling: at temperatures other than 1, verl's logprobs are those after top_p and top_k. Set "
             "temperature: 1, or remove top_p and top_k."
+        )
+
+
+def _check_gateway(config: JobConfig, settings: VerlSettings) -> None:
+    """Raise ConfigError if several runners would have the one address that agents outside know."""
+    address = config.rollout.gateway_address
+    if settings.runners > 1 and (address.port or address.url):
+        raise ConfigError(
+            f"rollout.gateway_address: {settings.runners} runners on a node cannot share one gateway. Set backbone.verl.runners: 1, "
+            "or let each choose a free port: remove port and url."
+        )
+    given = dict(leaves(settings.explicit))
+    nodes = [int(given.get(key) or 0) for key in ("trainer.nnodes", f"{ROLLOUT}.nnodes")]
+    if address.url and max(nodes[0], 1) + nodes[1] > 1:
+        raise ConfigError(
+            "rollout.gateway_address.url: each node runs episodes, and this address reaches those of one node. Run the job on one "
+            "node, or remove url where agents run on the nodes themselves."
         )
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from ajet import Job
 
+V2_MODEL_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 NAMESPACE = "ajet"
 """Ray namespace of our named actors."""
 NODES_SECONDS = 300.0
@@ -139,7 +140,9 @@ def _runtime_env(
     environment: dict[str, Any] = get_ppo_ray_runtime_env(config)
     own = {key: value for key, value in given.items() if value is not None}
     named = {name: str(value) for name, value in (own.get("env_vars") or {}).items()}
-    env_vars = {**environment["env_vars"], "TRANSFER_QUEUE_ENABLE": "1", **variables, **named}
+    # The tests know this model runner of vLLM; the other one has a sampler of its own.
+    runner = {V2_MODEL_RUNNER: os.environ.get(V2_MODEL_RUNNER, "0")}
+    env_vars = {**environment["env_vars"], "TRANSFER_QUEUE_ENABLE": "1", **runner, **variables, **named}
     return {**environment, **own, "env_vars": env_vars}
 
 

@@ -34,6 +34,10 @@ Run = Sequence[Neighbour]
 TREE_PAIR = 2
 """On a GPU, a pair of a tree takes so many times as long as a pair of a row: rows use the kernels of flash attention, and the
 blocks of a tree are partly masked. Not measured."""
+PADDED = (
+    f" Without flash-attn they pad each micro-batch to its longest row, so it may take several times its memory: install flash-attn, "
+    f"or lower {ACTOR}.ppo_max_token_len_per_gpu."
+)
 BRANCH_BLOCKS = 2
 """Blocks of attention that a branch adds: among its tokens, and with its ancestors."""
 Wanted = Literal["auto"] | bool
@@ -242,18 +246,21 @@ def tree_obstacle(config: DictConfig) -> str:
 
 
 def choice(config: DictConfig, wanted: Wanted, workers: Any, say: Any) -> TreeChoice:
-    """The choice for a run's configuration and ``workers``, verl's group of them. Reports with ``say`` why rows are computed
-    instead of trees, unless the job says so. Raises AjetError if the job asks for trees that the model excludes."""
+    """The choice for a run's configuration and ``workers``, verl's group of them. On GPUs without flash attention, verl would pad rows,
+    limit their tokens without the padding, and compute the logits of all: there `auto` means trees. Reports with ``say`` why rows are
+    computed instead of trees, unless the job says so. Raises AjetError if the job asks for trees that the model excludes."""
     limit = row_limit(config)
     if wanted is False:
         return TreeChoice(wanted, None, 0)
     reason = tree_obstacle(config) or obstacle_of(workers)
+    model = config.actor_rollout_ref.model
+    padded = scale.on_gpus() and not model.use_remove_padding
     if not reason:
         pair = TREE_PAIR if scale.on_gpus() else 1
-        return TreeChoice(wanted, flops_of(config.actor_rollout_ref.model), int(limit), pair)
+        return TreeChoice(wanted if not padded else True, flops_of(model), int(limit), pair)
     if wanted is True:
         raise AjetError("backbone.verl.trees", f"not possible: {reason.rstrip('.')}. Set trees: auto.")
-    say(f"verl's workers compute rows, not trees: {reason.rstrip('.')}.")
+    say(f"verl's workers compute rows, not trees: {reason.rstrip('.')}.{PADDED if padded else ''}")
     return TreeChoice(wanted, None, 0)
 
 

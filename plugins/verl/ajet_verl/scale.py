@@ -103,9 +103,8 @@ def _defaults(config: JobConfig, settings: VerlSettings) -> Iterator[tuple[str, 
         memory = gpu_memory() or USUAL_MEMORY
         seen = "" if gpu_memory() else ", assuming GPUs of 80 GiB"
         weights, moments = FLOAT32 * parameters, 0 if adapters else 2 * FLOAT32 * parameters
-        if settings.mode == "separate_async":
-            weights = moments = 0  # the servers have GPUs of their own
-        share = utilization(weights, moments, nodes * each, memory, given)
+        # Also where servers have GPUs of their own: verl has further ones on the trainer's, which it wakes for validation.
+        share = utilization(weights, moments, _gpus_of_trainer(given), memory, given)
         if given.get(UTILIZATION) is None and settings.engine == "dp":
             yield f"backbone.verl.{UTILIZATION}", share, f"what weights and optimizer leave of a GPU{seen}"
         else:
@@ -133,7 +132,8 @@ def _defaults(config: JobConfig, settings: VerlSettings) -> Iterator[tuple[str, 
     all_nodes = int(given.get("trainer.nnodes", 1)) + (nodes if settings.mode == "separate_async" else 0)
     cores = os.cpu_count() or 1
     runners = min(math.ceil(concurrency / (all_nodes * OF_A_RUNNER)), max(1, cores // 4))
-    if runners > settings.runners:
+    address = config.rollout.gateway_address
+    if runners > settings.runners and not (address.port or address.url):  # each runner has a gateway
         yield (
             "backbone.verl.runners",
             runners,
@@ -172,6 +172,11 @@ def _instead_of_missing(
                 "separate_async sends weights with NCCL, for which verl needs cupy: pip install 'verl[cupy-cu130]', or set "
                 f"backbone.verl.{SENDER}.",
             )
+
+
+def _gpus_of_trainer(given: Mapping[str, Any]) -> int:
+    each = int(given.get("trainer.n_gpus_per_node") or gpu_count() or GPUS_OF_A_NODE)
+    return int(given.get("trainer.nnodes", 1)) * each
 
 
 def _gpus_of_servers(given: Mapping[str, Any], settings: VerlSettings) -> tuple[int, int]:

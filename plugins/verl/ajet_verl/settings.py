@@ -38,7 +38,7 @@ class VerlSettings(Backbone):
     trees: Literal["auto"] | bool = Field(
         "auto",
         description="Compute what rows of a mini-batch share once, as the local backbone does: true, false, or auto, where it is "
-        "estimated to cost less. Only with the engine dp.",
+        "estimated to cost less, and always on GPUs without flash-attn. Only with the engine dp.",
     )
     long_rows: Literal["error", "drop"] = Field(
         "error",

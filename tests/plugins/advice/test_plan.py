@@ -81,7 +81,7 @@ def test_verl_divides_weights_over_all_gpus_and_shares_each_with_vllm(folder: Fo
     four, eight = (planned(folder, *arguments, "--gpus", f"{n}xH100") for n in (4, 8))
     assert parts(four, "training")["AdamW"] == pytest.approx(2 * parts(eight, "training")["AdamW"])
     assert parts(eight, "training")["weights"] == pytest.approx(4 * 8.1907e9 / 8 / GIB, rel=0.001)
-    assert parts(eight, "sampling")["vLLM"] == 0.75 * 80, "what the trainer leaves, as of a job"
+    assert parts(eight, "sampling")["vLLM"] == pytest.approx(0.72 * 80), "what the trainer leaves, as of a job"
     shared = planned(
         folder,
         *arguments,

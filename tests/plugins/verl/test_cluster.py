@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 
+import pytest
+from omegaconf import OmegaConf
+
+from ajet_verl import cluster
 from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine
 
@@ -52,6 +56,22 @@ time.sleep(2)
 cluster.end_ray()
 worker.wait(60)
 """
+
+
+def test_vllm_has_the_model_runner_that_the_tests_know_unless_the_user_names_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "vllm"}}})
+
+    def chosen(**given: str) -> str:
+        return str(
+            cluster._runtime_env(config, {"env_vars": given}, {})["env_vars"]["VLLM_USE_V2_MODEL_RUNNER"]
+        )
+
+    assert chosen() == "0"
+    assert chosen(VLLM_USE_V2_MODEL_RUNNER="1") == "1"
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    assert chosen() == "1"
 
 
 def test_ray_is_started_once_more_if_the_machine_was_too_busy_for_it(machine: Machine) -> None:

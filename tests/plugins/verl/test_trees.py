@@ -104,6 +104,42 @@ def test_trees_are_chosen_where_rows_share_much_and_rows_where_they_share_nothin
     assert TreeChoice(False, None, 0).rows([range(8)], shared, 1) is None
 
 
+QWEN_06B = Flops(token=1.2e9, pair=1.15e5, block=1e9)
+
+
+@pytest.mark.parametrize(("padded", "wanted"), [(True, True), (False, "auto")])
+def test_rows_that_would_be_padded_on_a_gpu_are_computed_as_trees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, padded: bool, wanted: bool | str
+) -> None:
+    monkeypatch.setattr(layout.scale, "on_gpus", lambda: True)
+    monkeypatch.setattr(layout, "obstacle_of", lambda workers: "")
+    monkeypatch.setattr(layout, "flops_of", lambda model: QWEN_06B)
+    job = job_of(tmp_path)
+    assert isinstance(job.backbone, Verl)
+    config = compose(job, job.backbone, RunPaths(job.model))
+    config.actor_rollout_ref.model.use_remove_padding = not padded
+    chosen = layout.choice(config, "auto", None, print)
+    assert chosen.wanted == wanted
+    rows = [sample([*range(1000), *range(n, n + 5000)], 1000) for n in range(1000, 1008)]
+    assert (chosen.rows([range(8)], rows, 1) is not None) == padded, (
+        "a tree would cost more time than rows without padding"
+    )
+
+
+def test_padded_rows_are_told_with_what_they_take_where_trees_are_not_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout.scale, "on_gpus", lambda: True)
+    monkeypatch.setattr(layout, "obstacle_of", lambda workers: "the model is recurrent")
+    job = job_of(tmp_path)
+    assert isinstance(job.backbone, Verl)
+    config = compose(job, job.backbone, RunPaths(job.model))
+    config.actor_rollout_ref.model.use_remove_padding = False
+    said: list[str] = []
+    assert layout.choice(config, "auto", None, said.append).rows([range(8)], [], 1) is None
+    assert "not trees: the model is recurrent. Without flash-attn they pad" in said[0]
+
+
 @pytest.mark.parametrize(
     ("verl", "named"),
     [
