@@ -81,7 +81,9 @@ def test_verl_divides_weights_over_all_gpus_and_shares_each_with_vllm(folder: Fo
     four, eight = (planned(folder, *arguments, "--gpus", f"{n}xH100") for n in (4, 8))
     assert parts(four, "training")["AdamW"] == pytest.approx(2 * parts(eight, "training")["AdamW"])
     assert parts(eight, "training")["weights"] == pytest.approx(4 * 8.1907e9 / 8 / GIB, rel=0.001)
-    assert parts(eight, "sampling")["vLLM"] == pytest.approx(0.72 * 80), "what the trainer leaves, as of a job"
+    assert parts(eight, "sampling")["vLLM"] == pytest.approx(0.72 * 80), (
+        "what the trainer leaves, as of a job"
+    )
     shared = planned(
         folder,
         *arguments,
@@ -100,6 +102,24 @@ def test_verl_divides_weights_over_all_gpus_and_shares_each_with_vllm(folder: Fo
     key = "backbone.verl.actor_rollout_ref.actor.fsdp_config.optimizer_offload=true"
     away = planned(folder, *arguments, "--gpus", "8xH100", "--set", key)
     assert "AdamW" not in parts(away, "sampling") and "AdamW" in parts(away, "training")
+
+
+@pytest.mark.parametrize(
+    ("size", "gpus"), [("0.6B", 1), ("0.6B", 16), ("4B", 8), ("8B", 8), ("8B", 16), ("14B", 8), ("14B", 16)]
+)
+def test_what_verl_gets_without_settings_leaves_a_twentieth_of_each_gpu(
+    folder: Folder, size: str, gpus: int
+) -> None:
+    arguments = (
+        "--model",
+        f"Qwen/Qwen3-{size}",
+        "--backbone",
+        "verl",
+        "--set",
+        "rollout.context_length=16384",
+    )
+    found = planned(folder, *arguments, "--gpus", f"{gpus}xH100")
+    assert max(phase["total"] for phase in found["memory"]) <= 0.95 * 80 * GIB
 
 
 def test_verls_micro_batch_is_divided_by_the_ranks_that_share_a_row(folder: Folder) -> None:
