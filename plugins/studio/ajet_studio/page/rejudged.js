@@ -76,8 +76,12 @@ function curves(page, again) {
 	const shared = { step: "step", smoothing: 0, log: false, range: null };
 	const phases = Object.entries(again.curves);
 	const chart = ([phase, series]) => {
+		const zoom = (range) => {
+			one.shared.range = range;
+			one.again();
+		};
 		const marks = phase === "train" ? again.marks : [];
-		const one = new Chart(`reward, ${phase}`, { ...shared, marks, choose: (place) => one.choose(place), zoom: () => {} }, page.signal);
+		const one = new Chart(`reward, ${phase}`, { ...shared, marks, choose: (place) => one.choose(place), zoom }, page.signal);
 		one.show(series, false);
 		return h("section", h("h3", data(phase), marks.length > 0 && h("small", "a red line marks a step that was trained with wrong signs")), one.element);
 	};

@@ -4,7 +4,7 @@ import { address, data, h, moveAmong } from "../dom.js";
 import { count, number, score, signed } from "../format.js";
 import { longText, moreOf } from "../longtext.js";
 import { groupTree } from "../grouptree.js";
-import { above, episodeAddress, groupAddress, neighbours, tabs, taskTitle } from "../places.js";
+import { above, episodeAddress, groupAddress, isMade, neighbours, tabs, taskTitle } from "../places.js";
 import { reward, tone } from "../episodes.js";
 import { sparkbars } from "../spark.js";
 import { asText, shortened } from "../text.js";
@@ -46,7 +46,6 @@ export async function groupView(page) {
 			"div.title",
 			h("h1", "Group of ", data(title)),
 			bars,
-			title !== of.task && data(shortened(of.task, 40), "quiet mono"),
 			h("span.quiet", [count(group.rows.length, "episode"), judged.length > 0 && told(judged), judged.length < group.rows.length && `${number(group.rows.length - judged.length)} failed`].filter(Boolean).join(", ")),
 			h("span.push", neighbours(page, "group", near(group.previous), near(group.next))),
 		),
@@ -73,7 +72,7 @@ async function facts(page, run, { task, rows }) {
 	}
 	return h(
 		"div.beside",
-		h("section", h("h2", "Task"), query ? longText(query, { first: 1200 }) : h("p.quiet", "The text of the task is not in the run folder, and its file is not where the job says.")),
+		h("section", h("h2", "Task ", isMade(task.id) && data(shortened(task.id, 60), "quiet mono")), query ? longText(query, { first: 1200 }) : h("p.quiet", "The text of the task is not in the run folder, and its file is not where the job says.")),
 		h(
 			"section",
 			h("h2", "Reference answer"),

@@ -77,6 +77,9 @@ function header(run) {
 	return { element: h("div", h("div.title", h("h1", data(run.name)), run.folder !== run.name && data(run.folder, "quiet mono")), verdict, facts, problems), show };
 }
 
+/** A text with its commands, which stand in backticks, as code. */
+const withCommands = (text) => text.split("`").map((part, place) => (place % 2 ? h("code", data(part)) : data(part)));
+
 const OUTCOMES = { learned: "good", worse: "bad" };
 
 /** What training has changed, the alarms, and what to try next. */
@@ -86,7 +89,7 @@ function verdictOf({ run, state: now, verdict, rejudged }) {
 		{ "aria-label": "Verdict" },
 		h("p", h("strong", { class: OUTCOMES[verdict.outcome] }, verdict.outcome, now === "live" && " so far"), " ", data(verdict.told)),
 		verdict.alarms.map((one) => h("p.quiet", h("strong.bad", "alarm "), data(one))),
-		verdict.advice.map((one) => h("p.quiet", h("strong", "next "), data(one))),
+		verdict.advice.map((one) => h("p.quiet", h("strong", "next "), withCommands(one))),
 		rejudged && h("p.quiet", h("strong", "judged again "), "by a later judge: ", h("a", { href: runAddress(run, { tab: "rejudged" }) }, "its rewards, and what they would have taught")),
 	);
 }
