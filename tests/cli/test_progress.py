@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -32,6 +34,43 @@ def test_a_training_step_is_one_line(progress: Lines) -> None:
     assert lines_of(progress) == [
         "step 3/30  reward 0.52  zero-adv groups 25 %  2,310 tok/s  1.9 s  eta 0:51"
     ]
+
+
+@pytest.mark.parametrize("kind", [Lines, Cell, Bars])
+def test_what_a_run_says_is_kept_in_its_folder(kind: type[Lines], tmp_path: Path) -> None:
+    progress = {Lines: lambda: Lines(io.StringIO()), Cell: lambda: Cell(lambda text: None), Bars: Bars}[
+        kind
+    ]()
+    with progress:
+        progress.say("the model is built once")
+        progress.started(tmp_path)
+        progress.step(1, 2, {"reward": 0.5})
+        progress.say("warning: \x1b[31mred\nin two lines")
+        progress.started(tmp_path)  # a run that goes on
+        progress.step(2, 2, {"reward": 0.75})
+    text = (tmp_path / "run.log").read_text()
+    assert re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", "", text, flags=re.MULTILINE).splitlines() == [
+        "the model is built once",
+        f"run folder: {tmp_path}",
+        "step 1/2  reward 0.50",
+        "warning: \\x1b[31mred",
+        "in two lines",
+        f"run folder: {tmp_path}",
+        "step 2/2  reward 0.75",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "no folder"])
+def test_what_cannot_be_kept_does_not_end_a_run(progress: Lines, tmp_path: Path, kind: str) -> None:
+    run = tmp_path / "run"
+    if kind != "no folder":
+        run.mkdir()
+        (tmp_path / "other").write_text("as it was")
+        (run / "run.log").symlink_to(tmp_path / "other") if kind == "link" else os.mkfifo(run / "run.log")
+    progress.started(run)
+    progress.say("hello")
+    assert lines_of(progress) == [f"run folder: {run}", "hello"]
+    assert kind == "no folder" or (tmp_path / "other").read_text() == "as it was"
 
 
 @pytest.mark.parametrize(

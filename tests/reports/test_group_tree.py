@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +133,21 @@ def _with(record: bytes, about: bytes) -> bytes:
     file = io.BytesIO()
     np.savez(file, about=np.frombuffer(about, np.uint8), **kept)
     return file.getvalue()
+
+
+def test_calls_that_were_trained_alike_have_the_same_advantage(tmp_path: Path) -> None:
+    spans = [
+        [start, start + length, call] for call, (start, length) in enumerate([(0, 3), (3, 7), (10, 1000)])
+    ]
+    about = {"samples": [{"episode": "e0", "length": 1010, "spans": spans}]}
+    path = batch_file(tmp_path, 1)
+    path.parent.mkdir()
+    advantages = np.full(1010, -1.2076124, np.float32)
+    np.savez(path, about=np.frombuffer(json.dumps(about).encode(), np.uint8), advantages=advantages)
+    trained = trained_advantages(tmp_path, 1)
+    assert trained == {("e0", call): float(advantages[0]) for call in range(3)}
+    (node,) = grown([member("e0", 0.0, 3)], trained).nodes
+    assert [stretch.calls for stretch in node.stretches] == [(0, 1, 2)]
 
 
 @pytest.mark.whole

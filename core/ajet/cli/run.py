@@ -95,9 +95,11 @@ def run(
         make_progress() as progress,
         prepared(layers, progress, services, resume, hold=not dry_run) as ready,
     ):
-        said = (
-            describe_job(ready, layers) if dry_run else describe_result(run_and_tell(ready, progress, record))
-        )
+        if dry_run:
+            said = describe_job(ready, layers)
+        else:
+            said = describe_result(run_and_tell(ready, progress, record))
+            progress.keep(said)
     print(said)
 
 

@@ -10,6 +10,9 @@ from typing import Protocol
 
 from ajet.types import Metrics
 
+LOG = "run.log"
+"""The file of the run folder that has what a run has said, with the times."""
+
 
 class Progress(Protocol):
     """Calls come from several threads and must return at once."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from ajet.interfaces.progress import LOG
+from ajet.utils.terminal import readable
 
 if TYPE_CHECKING:
     from ajet.interfaces.backbone import RunResult
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
 
 QUIET_SECONDS = 10.0
 REWRITE_SECONDS = 0.2
+MOST_EARLY = 100
+"""Texts that are kept until there is a run folder."""
 
 
 def make_progress() -> Lines:
@@ -57,9 +64,12 @@ def run_told(job: Job, progress: Lines) -> RunResult:
     try:
         return run_job(job)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(ended("interrupted")) from None
-    except Exception:
+        told = ended("interrupted")
+        progress.keep(told)
+        raise KeyboardInterrupt(told) from None
+    except Exception as error:
         if progress.run_dir is not None:
+            progress.keep(f"{type(error).__name__}: {error}")
             progress.say(ended("failed"))
         raise
 
@@ -69,6 +79,8 @@ class Lines:
 
     def __init__(self, out: TextIO) -> None:
         self.run_dir: Path | None = None
+        self._early: deque[str] = deque(maxlen=MOST_EARLY)
+        """What was said before there was a run folder."""
         self._out = out
         self._lock = threading.RLock()
         self._pace = Pace()
@@ -85,12 +97,33 @@ class Lines:
     def started(self, run_dir: Path) -> None:
         """See `Progress.started`."""
         self.run_dir = run_dir
-        self.say(f"run folder: {run_dir}")
+        for text in (*self._early, f"run folder: {run_dir}"):
+            self.keep(text)
+        self._early.clear()
+        with self._lock:
+            self._print(f"run folder: {run_dir}")
 
     def say(self, text: str) -> None:
         """See `Progress.say`."""
+        self.keep(text)
         with self._lock:
             self._print(text)
+
+    def keep(self, text: str) -> None:
+        """Write a text into the log of the run folder, with the time. What cannot be written is not kept: the run goes on."""
+        with self._lock:
+            if self.run_dir is None:
+                self._early.append(text)
+                return
+            # A folder that comes from elsewhere may have a link of this name.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            with (
+                suppress(OSError),
+                open(
+                    os.open(self.run_dir / LOG, flags, 0o644), "w", encoding="utf-8", errors="replace"
+                ) as file,
+            ):
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {readable(text)}\n")
 
     def stage(self, name: str, fraction: float, metrics: Metrics) -> None:
         """See `Progress.stage`."""
@@ -108,7 +141,12 @@ class Lines:
     def step(self, step: int, total: int, metrics: Metrics) -> None:
         """See `Progress.step`."""
         with self._lock:
-            self._print(f"step {step}/{total}  {self._figures(step, total, metrics)}")
+            figures = self._figures(step, total, metrics)
+            self.keep(f"step {step}/{total}  {figures}")
+            self._stepped(step, total, figures)
+
+    def _stepped(self, step: int, total: int, figures: str) -> None:
+        self._print(f"step {step}/{total}  {figures}")
 
     def _figures(self, step: int, total: int, metrics: Metrics) -> str:
         eta = self._pace.eta(step, total, metrics)
@@ -156,9 +194,8 @@ class Cell(Lines):
         """See `Progress.episodes`."""
         self._show(self._step, f"{phase}: {done}/{total} episodes", now=done >= total)
 
-    def step(self, step: int, total: int, metrics: Metrics) -> None:
-        """See `Progress.step`."""
-        self._show(f"step {step}/{total}  {self._figures(step, total, metrics)}", "", now=True)
+    def _stepped(self, step: int, total: int, figures: str) -> None:
+        self._show(f"step {step}/{total}  {figures}", "", now=True)
 
     def _print(self, text: str) -> None:
         self._said.append(text)
@@ -228,10 +265,8 @@ class Bars(Lines):
             if done >= total:
                 self._hide(phase)
 
-    def step(self, step: int, total: int, metrics: Metrics) -> None:
-        """See `Progress.step`."""
-        with self._lock:
-            self._show("steps", step, total, f"{step}/{total}", self._figures(step, total, metrics))
+    def _stepped(self, step: int, total: int, figures: str) -> None:
+        self._show("steps", step, total, f"{step}/{total}", figures)
 
     def _print(self, text: str) -> None:
         self._bars.console.print(text, markup=False, soft_wrap=True)

@@ -125,7 +125,8 @@ def trained_advantages(run_dir: Path, step: int) -> dict[tuple[str, int], float]
             for start, end, call, *_ in sample["spans"]:
                 tokens = advantages[at + start : at + end]
                 if len(tokens) and np.isfinite(tokens).all():
-                    by_call[str(sample["episode"]), int(call)] = float(tokens.mean())
+                    # In double precision, in which the mean of equal numbers is that number.
+                    by_call[str(sample["episode"]), int(call)] = float(tokens.mean(dtype=np.float64))
             at += sample["length"]
     except (OSError, EOFError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError):
         return None

@@ -56,6 +56,11 @@ def real(text: str | None, name: str) -> float | None:
     return value
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value of JSON is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def thinned(rows: Sequence[Any], most: int) -> Sequence[Any]:
     """At most so many rows, evenly, the first and last always."""
     if len(rows) <= most:

@@ -26,7 +26,7 @@ from ajet.rollout.recorder import FEEDBACK, JOURNAL, METRICS
 from ajet.runs.run_dir import RUNNING, TOKENIZER
 from ajet_studio.answers import RefusedView, missing
 from ajet_studio.feedback import FeedbackFile
-from ajet_studio.opened import JOB, OpenRun, Recent
+from ajet_studio.opened import JOB, REJUDGED, OpenRun, Recent
 
 PAUSE = 1.0
 """Seconds between two looks at a source that had nothing more."""
@@ -45,6 +45,7 @@ _FILES = (
     "settings.json",
     "versions.json",
     "restarts.jsonl",
+    REJUDGED,
 )
 _FOLDERS = (CACHE, TOKENIZER, BATCHES, IMAGES)
 """What is read or written of a run folder, besides logs."""

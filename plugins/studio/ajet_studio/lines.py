@@ -103,6 +103,25 @@ class Words(msgspec.Struct, gc=False):
     chats: dict[str, list[tuple[int, Said]]] = {}
 
 
+class SecondVerdict(msgspec.Struct, gc=False):
+    """What another judge said later; without a reward, it failed."""
+
+    reward: float | None = None
+    failure: str | None = None
+
+
+class SecondLine(msgspec.Struct, gc=False):
+    """An episode's line of the file that `ajet rejudge` writes. Without ``judged``, the episode could not be judged again."""
+
+    type: str
+    id: str = ""
+    judged: SecondVerdict | None = None
+    unknown: str = ""
+    changed: bool = False
+    push: tuple[float, float] | None = None
+    """The sum of weight times advantage over its tokens, as trained and with the later verdicts."""
+
+
 class NotALine(ValueError):
     """A line that is not one of this version's journal, with the reason."""
 
@@ -110,6 +129,7 @@ class NotALine(ValueError):
 _LINE = msgspec.json.Decoder(Line)
 _WORDS = msgspec.json.Decoder(Words)
 _TIMES = msgspec.json.Decoder(Times)
+_SECOND = msgspec.json.Decoder(SecondLine)
 
 
 def parse_line(raw: bytes | memoryview) -> Line:
@@ -125,6 +145,11 @@ def parse_words(raw: bytes | memoryview) -> Words:
 def parse_times(raw: bytes) -> Times:
     """When the episode of a line ran. Raises NotALine."""
     return _parsed(_TIMES, raw)
+
+
+def parse_second(raw: bytes) -> SecondLine:
+    """A line of a second judge's file. Raises NotALine."""
+    return _parsed(_SECOND, raw)
 
 
 def parse_whole(raw: bytes) -> Any:

@@ -22,11 +22,12 @@ from ajet.reports.credit import RunCredit, run_credit
 from ajet.reports.folder import Entry, RecordedRun, episode_of
 from ajet.reports.recording import record
 from ajet.reports.token_text import TokenText
+from ajet.reports.verdict import RunVerdict, verdict_of
 from ajet.reports.view import View
 from ajet.rollout.batch_record import batch_file, trained_advantages
 from ajet.rollout.recorder import JOURNAL, METRICS
 from ajet.runs.run_dir import TOKENIZER
-from ajet_studio.answers import RefusedView, missing
+from ajet_studio.answers import RefusedView, is_number, missing
 from ajet_studio.feedback import FeedbackFile
 from ajet_studio.index import Index
 from ajet_studio.lines import NotALine, parse_whole
@@ -34,6 +35,8 @@ from ajet_studio.run_files import Metrics, Span, read_metrics, read_tasks, span_
 
 Read = TypeVar("Read")
 JOB = "job.yaml"
+REJUDGED = "rejudged.jsonl"
+"""The verdicts of `ajet rejudge`, beside the journal."""
 _LONGEST_JOB = 1 << 20
 """Bytes of a job: a list of runs reads many."""
 _PATIENCE = 10.0
@@ -75,6 +78,13 @@ class OpenRun:
     def name(self) -> str:
         """The name of the folder."""
         return self.dir.resolve().name
+
+    @property
+    def title(self) -> str:
+        """What people call the run: the name that its job gives it, else that of the folder."""
+        about = self.job()[0].get("run")
+        name = about.get("name") if isinstance(about, Mapping) else None
+        return name if name and isinstance(name, str) else self.name
 
     # ----------------------------------------------------------------- files
 
@@ -168,6 +178,28 @@ class OpenRun:
                 "SELECT * FROM episodes WHERE phase = ? AND step = ? ORDER BY line", (phase, step)
             ).fetchall()
         return [_entry(row) for row in rows if row["reward"] is not None]
+
+    def verdict(self) -> RunVerdict | None:
+        """What training has changed beyond chance, its alarms, and what to try next. None if nothing was trained, or if the files
+        do not say it. The index must be complete."""
+
+        def read(path: Path) -> RunVerdict | None:
+            with self.index.reading() as db:
+                rows = db.execute(
+                    "SELECT * FROM episodes WHERE phase = 'validation' AND (reward IS NOT NULL OR failure IS NOT NULL) AND step IN "
+                    "(SELECT min(step) FROM episodes WHERE phase = 'validation' UNION "
+                    "SELECT max(step) FROM episodes WHERE phase = 'validation')"
+                ).fetchall()
+            lines = [
+                {k: v for k, v in line.items() if k == "type" or is_number(v)}
+                for line in self.metrics().lines
+            ]
+            try:
+                return verdict_of(RecordedRun(self.dir, self.job()[0], [_entry(row) for row in rows], lines))
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                return None  # a job or metrics that this version has not written
+
+        return self._kept(f"verdict of {METRICS}", read, METRICS)
 
     def trained(self, phase: str, step: int) -> Mapping[tuple[str, int], float] | None:
         """The advantages with which calls of a step were trained, by episode and number; None if there is no record of them."""

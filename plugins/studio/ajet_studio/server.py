@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from ajet import AjetError
 from ajet.chat.messages import REF
 from ajet.rollout.image_folder import image_file
-from ajet_studio import feedback, live, view_episodes, view_runs, view_search, view_tokens
+from ajet_studio import feedback, live, view_episodes, view_rejudged, view_runs, view_search, view_tokens
 from ajet_studio.answers import RefusedView, error, json_answer, number, wrong
 from ajet_studio.library import Library
 from ajet_studio.opened import OpenRun
@@ -70,6 +70,7 @@ VIEWS: dict[str, View] = {
         _whole(q, "limit", view_runs.MOST_STEPS),
     ),
     "tables": lambda run, q: view_runs.tables(run),
+    "rejudged": lambda run, q: view_rejudged.rejudged(run),
     "log": lambda run, q: view_runs.log(run, q.get("name"), number(q.get("before"), "before")),
     "episodes": lambda run, q: view_episodes.episodes(run, q),
     "group": lambda run, q: view_episodes.group(
@@ -133,7 +134,11 @@ async def _page(request: Request) -> Response:
 
 
 def _of_run(library: Library, view: View) -> Callable[[Request], dict[str, Any]]:
-    return lambda request: view(library.run(request.query_params.get("run", ".")), request.query_params)
+    def answer(request: Request) -> dict[str, Any]:
+        run = library.run(request.query_params.get("run", "."))
+        return {"run_name": run.title, **view(run, request.query_params)}
+
+    return answer
 
 
 def _answered(view: Callable[[Request], dict[str, Any] | Response]) -> Callable[[Request], Any]:

@@ -176,6 +176,7 @@ def episode(run: OpenRun, id: str, beside: Sequence[OpenRun]) -> dict[str, Any]:
         "advantages": dict(view.advantages),
         **{name: _shortened(whole) for name, whole in _parts(run, row, view).items()},
         "task": task,
+        "query": query_of(run, row),
         "rewards": dict(one.rewards),
         "metrics": dict(one.metrics),
         "counters": {

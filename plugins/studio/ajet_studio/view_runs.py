@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from ajet.interfaces.base import by_type
+from ajet.interfaces.progress import LOG
 from ajet.job.objects import OBJECT, OWN_LOOP
 from ajet.rollout.checkpoints import CHECKPOINTS, fault, validation_reward
 from ajet.rollout.recorder import JOURNAL
 from ajet.runs.run_state import state_of
 from ajet.utils.keys import leaves
 from ajet_studio import live
-from ajet_studio.answers import RefusedView, missing, thinned
+from ajet_studio.answers import RefusedView, is_number, missing, thinned
 from ajet_studio.explanations import explain_counter, explain_metric
 from ajet_studio.index import faults, torn
 from ajet_studio.library import Library
-from ajet_studio.opened import OpenRun
+from ajet_studio.opened import REJUDGED, OpenRun
 from ajet_studio.run_files import Metrics, began
 
 MOST_POINTS = 2000
@@ -63,7 +64,7 @@ def run_row(run: OpenRun) -> dict[str, Any]:
     return {
         "run": run.id,
         "source": run.source is not None,
-        "name": _text(about.get("name")) or run.name,
+        "name": run.title,
         "folder": run.name,
         "tags": [_text(tag) for tag in tags] if isinstance(tags, list) else [],
         "state": "unreadable" if problem else state.name,
@@ -75,7 +76,8 @@ def run_row(run: OpenRun) -> dict[str, Any]:
         "backbone": backbone,
         "model": _text(job.get("model")),
         "algorithm": _text(_mapping(train.get("algorithm")).get("type", train.get("algorithm"))),
-        "steps_wanted": wanted,
+        # Earlier releases did not write a longer goal of a resumed run.
+        "steps_wanted": wanted if figures["steps"] <= wanted else 0,
         **figures,
         # A loop of one's own may give each step a rate of its own.
         "learning_rate": figures["learning_rate"] if own_loop else _real(train.get("learning_rate")),
@@ -87,7 +89,7 @@ def run_row(run: OpenRun) -> dict[str, Any]:
 def _digest(metrics: Metrics) -> dict[str, Any]:
     """What a row says of the metrics."""
     train = next(filter(None, map(metrics.of, ("train", "debug", "online"))), [])
-    rewards = [line["reward"] for line in train if _is_number(line.get("reward"))]
+    rewards = [line["reward"] for line in train if is_number(line.get("reward"))]
     validations = [line for line in metrics.of("validation") if _figure(line) is not None]
     before = _figure(validations[0]) if validations and validations[0]["step"] == 0 else None
     after = _figure(validations[-1]) if validations and validations[-1]["step"] > 0 else None
@@ -148,14 +150,29 @@ def run(run: OpenRun) -> dict[str, Any]:
         },
         "problems": problems,
         "checkpoints": _checkpoints(run.dir),
+        "verdict": _verdict(run) if complete and not run.source else None,
+        "rejudged": (run.dir / REJUDGED).is_file(),
         "note": {"tokenizer": run.text_of.missing},
+    }
+
+
+def _verdict(run: OpenRun) -> dict[str, Any] | None:
+    verdict = run.verdict()
+    if verdict is None:
+        return None
+    first, *others = verdict.lines
+    return {
+        "outcome": verdict.outcome,
+        "told": first.partition(": ")[2],
+        "alarms": [line.removeprefix("alarm ") for line in others[: len(verdict.alarms)]],
+        "advice": list(verdict.advice),
     }
 
 
 def series(run: OpenRun, name: str, phase: str, clock: bool = False) -> dict[str, Any]:
     """A metric over the steps, or over the seconds from the first episode to the end of each step's last one, as far as the index
     knows it; thinned evenly to at most `MOST_POINTS` points."""
-    points = [[line["step"], line[name]] for line in run.metrics().of(phase) if _is_number(line.get(name))]
+    points = [[line["step"], line[name]] for line in run.metrics().of(phase) if is_number(line.get(name))]
     if clock:
         run.index.update()
         with run.index.reading() as db:
@@ -189,7 +206,7 @@ def steps(run: OpenRun, phase: str, after: int | None, limit: int) -> dict[str, 
             line["step"], {"step": line["step"], "episodes": 0, "reward": None, "failures": 0}
         )
         known = {name: value for name, value in line.items() if name not in ("type", "step")}
-        times = [known[n] for n in ("seconds_rollout", "seconds_update") if _is_number(known.get(n))]
+        times = [known[n] for n in ("seconds_rollout", "seconds_update") if is_number(known.get(n))]
         row |= {
             "failures": known.get("episodes_failed", row["failures"]),
             "seconds": sum(times) if times else None,
@@ -244,7 +261,7 @@ def _names(metrics: Metrics) -> dict[str, dict[str, Any]]:
     varying: set[str] = set()
     for line in metrics.lines:
         for name, value in line.items():
-            if name not in ("type", "step") and _is_number(value):
+            if name not in ("type", "step") and is_number(value):
                 last = by_name.setdefault(name, {})
                 if last.get(line["type"], value) != value:
                     varying.add(name)
@@ -274,7 +291,7 @@ def _checkpoints(run_dir: Path) -> list[dict[str, Any]]:
 def _log_files(run_dir: Path) -> Mapping[str, Path]:
     """The log files by name; no links, which could lead out of the folder."""
     try:
-        inside = sorted(run_dir.iterdir())
+        inside = sorted(run_dir.iterdir(), key=lambda path: (path.name != LOG, path))
     except OSError:
         return {}
     return {
@@ -287,15 +304,11 @@ def _log_files(run_dir: Path) -> Mapping[str, Path]:
 def _figure(line: Mapping[str, Any]) -> float | None:
     """The accuracy of a validation, or its reward if no verdict says success."""
     value = line.get("accuracy", line.get("reward"))
-    return value if _is_number(value) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number(value) else None
 
 
 def _real(value: Any) -> float | None:
-    return value if _is_number(value) else None
+    return value if is_number(value) else None
 
 
 def _whole(value: Any) -> int:

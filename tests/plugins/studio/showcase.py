@@ -149,6 +149,30 @@ def write_run(
     return run_dir
 
 
+def judge_again(run_dir: Path, task: str) -> None:
+    """Write what a later judge says who takes no answer to one task, as `ajet rejudge` writes it."""
+    rows = [json.loads(line) for line in (run_dir / "episodes.jsonl").read_text().splitlines()]
+    groups: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for row in rows:
+        row["later"] = 0.0 if row["task"] == task else row["reward"]
+        groups.setdefault((row["step"], row["task"]), []).append((row["reward"], row["later"]))
+    with (run_dir / "rejudged.jsonl").open("w") as file:
+        for row in rows:
+            line = {"type": "episode", **{name: row[name] for name in ("id", "phase", "step", "task")}}
+            if row["failure"]:
+                line |= {
+                    "recorded": {"failure": row["failure"]},
+                    "unknown": "it failed before there was anything to judge",
+                }
+            else:
+                means = [fmean(side) for side in zip(*groups[row["step"], row["task"]], strict=True)]
+                line |= {"recorded": {"reward": row["reward"]}, "judged": {"reward": row["later"]}}
+                line |= {"changed": row["later"] != row["reward"]}
+                if row["phase"] == "train":
+                    line |= {"push": [row["reward"] - means[0], row["later"] - means[1]]}
+            file.write(json.dumps(line) + "\n")
+
+
 def _episodes(bench: Bench, prefix: str, members: int) -> list[Episode]:
     plans = [
         Plan(

@@ -205,7 +205,7 @@ def test_a_run_without_a_journal_can_be_opened(own: runs.Studio, folder: Path) -
     found = own.get("run", run="a")
     assert found["phases"] == {}
     assert found["problems"] == []
-    assert own.get("episodes", run="a") == {"total": 0, "rows": [], "indexed": 1.0}
+    assert own.get("episodes", run="a") == {"run_name": "a", "total": 0, "rows": [], "indexed": 1.0}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

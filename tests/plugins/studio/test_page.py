@@ -41,6 +41,7 @@ def shown(trained: Path, tmp_path_factory: pytest.TempPathFactory, tokenizer: An
     shutil.copytree(trained, folder / "trained")
     showcase.write_run(folder / "steady", tokenizer, seed=1, skill=0.08, learning_rate=1e-4)
     showcase.write_run(folder / "hasty", tokenizer, seed=2, skill=0.03, learning_rate=5e-4, steps=2)
+    showcase.judge_again(folder / "steady", "apples")
     return folder
 
 
@@ -105,15 +106,16 @@ VIEWS = {
         address("/group", run="steady", phase="train", step=6, task="apples", tab="tree"),
         "Group of apples",
     ),
-    "episode": (address("/episode", run="steady", id=EPISODE), f"Episode {EPISODE}"),
-    "tokens": (address("/episode", run="steady", id=EPISODE, tab="tokens"), f"Episode {EPISODE}"),
-    "tree": (address("/episode", run="steady", id=EPISODE, tab="tree"), f"Episode {EPISODE}"),
+    "episode": (address("/episode", run="steady", id=EPISODE), "apples, member 1"),
+    "tokens": (address("/episode", run="steady", id=EPISODE, tab="tokens"), "apples, member 1"),
+    "tree": (address("/episode", run="steady", id=EPISODE, tab="tree"), "apples, member 1"),
     "versus": (
         address("/versus", ("run", "steady"), ("id", OTHER), ("run", "steady"), ("id", EPISODE)),
         "Two episodes of apples",
     ),
     "search": (address("/search", run="steady", q="baskets"), "Search for baskets"),
     "missing": (address("/run", run="nowhere"), "This cannot be shown"),
+    "rejudged": (address("/run", run="steady", tab="rejudged"), "steady"),
 }
 
 
@@ -141,7 +143,7 @@ def test_no_view_has_a_serious_problem_of_access(reader: browser.Reader, view: s
 
 def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
     files = [path for path in PAGE.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 178_000
+    assert sum(path.stat().st_size for path in files) < 186_000
     for path in files:
         text = path.read_text()
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), path
@@ -451,6 +453,73 @@ def test_a_search_marks_the_words_and_leads_to_the_episode(reader: browser.Reade
     reader.arrives("/episode?")
 
 
+@pytest.mark.whole
+def test_a_run_that_was_judged_again_shows_both_rewards_and_marks_wrong_signs(reader: browser.Reader) -> None:
+    again = reader.studio.get("rejudged", run="steady")
+    reader.open(address("/run", run="steady"))
+    reader.page.get_by_role("link", name="its rewards, and what they would have taught").click()
+    reader.arrives("tab=rejudged")
+    reader.sees("The first update with wrong signs is that of")
+    plot = reader.page.get_by_role("slider", name="reward, train over the steps")
+    before, later = (f"{values[-1][1]:.4g}" for values in again["curves"]["train"])
+    expect(plot).to_have_attribute("aria-valuetext", f"last: A {before} · B {later}")
+    marks = plot.locator(".marked").get_attribute("d")
+    assert marks is not None and marks.count("M") == len(again["marks"]) > 0
+    assert reader.page.get_by_role("table", name="Steps that change").locator("td.bad").count() == len(
+        again["marks"]
+    )
+    reader.press("8")
+    reader.page.get_by_role("table", name="Episodes with another verdict").get_by_role("link").first.click()
+    reader.arrives("/episode?")
+    assert reader.page.locator("h1").inner_text().startswith("apples, member ")
+
+
+@pytest.mark.whole
+def test_a_run_begins_with_its_verdict(reader: browser.Reader, watcher: browser.Reader, folder: Path) -> None:
+    reader.open(address("/run", run="steady"))
+    verdict = reader.studio.get("run", run="steady")["verdict"]
+    shown = reader.page.get_by_label("Verdict").locator("p").all_inner_texts()
+    assert shown[0] == f"{verdict['outcome']} {verdict['told']}"
+    assert re.search(r"accuracy on 4 validation tasks .+, a change of \+.+ \(.+ to .+\), p = [01]", shown[0])
+    assert shown[1].startswith("next ") and len(shown) == len(verdict["alarms"]) + len(verdict["advice"]) + 2
+    _curves(folder / "a")
+    (folder / "a" / "job.yaml").write_text(json.dumps({"train": 7, "task": "x"}))
+    watcher.open(address("/run", run="a"))
+    assert watcher.page.get_by_label("Verdict").count() == 0, "of a job of no known form"
+
+
+@pytest.mark.whole
+def test_a_task_whose_id_is_a_hash_is_called_by_its_first_words(
+    watcher: browser.Reader, folder: Path
+) -> None:
+    query = "How many baskets of seven apples does Ann pick in twelve days?"
+    for task in ("5aa4b1e6a588", "t"):
+        given = {"query": query, "messages": [], "metadata": {}}
+        runs.append(folder / "20261128-101010", runs.line(f"1.0/{task}/0", task=task, given=given))
+    (folder / "20261128-101010" / "job.yaml").write_text(json.dumps({"run": {"name": "baskets"}}))
+    of = {"run": "20261128-101010", "phase": "train", "step": 1}
+    words = "“How many baskets of seven apples does Ann pick i…”"
+    watcher.load(address("/group", **of, task="5aa4b1e6a588"))
+    assert watcher.page.locator("h1").inner_text() == f"Group of {words}"
+    watcher.sees("5aa4b1e6a588")
+    assert watcher.page.locator("#crumbs li").all_inner_texts() == [
+        "AgentJet",
+        "Runs",
+        "baskets",
+        "step 1",
+        words,
+    ]
+    watcher.page.locator("h3 a").click()
+    watcher.arrives("/episode?")
+    assert watcher.page.locator("h1").inner_text() == f"{words}, member 0"
+    assert watcher.page.title().startswith("member 0 ")
+    watcher.open(address("/step", **of))
+    assert watcher.page.locator("tbody th a").all_inner_texts()[0].startswith("How many baskets")
+    assert watcher.page.locator("tbody th a").all_inner_texts()[1].startswith("t ")
+    watcher.open(address("/group", **of, task="t"))
+    assert watcher.page.locator("h1").inner_text() == "Group of t"
+
+
 # --------------------------------------------------------------------------- episodes
 
 
@@ -600,6 +669,9 @@ def test_the_tree_of_a_group_is_drawn_and_leads_to_its_episodes(watcher: browser
     watcher.press("2")
     watcher.arrives("tab=tree")
     watcher.sees("is a fork: the calls before it are shared")
+    watcher.sees(
+        "says what came of a line: the reward of the episode that ends there, or where forks leave it the value"
+    )
     assert watcher.page.locator(".tree rect.good").count() and watcher.page.locator(".tree rect.bad").count()
     titles: list[Any] = watcher.page.locator(".tree rect title").all_text_contents()
     assert any(
@@ -823,10 +895,21 @@ def test_hostile_text_is_shown_as_text(watcher: browser.Reader, folder: Path) ->
     chat = [[-1, {"role": "user", "content": HOSTILE}], [0, answer]]
     given = {"query": HOSTILE, "messages": [], "metadata": {"answer": HOSTILE}}
     told = {"response": HOSTILE, "failure": "workflow:<i>", "error": HOSTILE, "given": given}
-    runs.append(run, runs.line("1.0/<b>t/0", task="<b>t", chats={"k": chat}, **told))
+    lines = [runs.line(f"1.0/<b>t/{n}", task="<b>t", member=n, chats={"k": chat}, **told) for n in (0, 1)]
+    runs.append(run, *lines)
     (run / "job.yaml").write_text(
         json.dumps({"workflow": HOSTILE.replace("\ud800", ""), "<u>": HOSTILE.replace("\ud800", "")})
     )
+    again = [
+        {
+            "type": "episode",
+            "id": "1.0/<b>t/0",
+            "judged": {"reward": None, "failure": HOSTILE},
+            "changed": True,
+        },
+        {"type": "episode", "id": "1.0/<b>t/1", "unknown": HOSTILE},
+    ]
+    (run / "rejudged.jsonl").write_text("".join(json.dumps(line) + "\n" for line in again))
     (run / "run.log").write_bytes(
         HOSTILE.encode("utf-8", "replace") + b"\n" + b"x" * 10_000_000 + b"\nlast line\n"
     )
@@ -842,6 +925,7 @@ def test_hostile_text_is_shown_as_text(watcher: browser.Reader, folder: Path) ->
         address("/run", run="a", tab="settings"),
         address("/run", run="a", tab="log", log="run.log"),
         address("/run", run="a", tab="episodes"),
+        address("/run", run="a", tab="rejudged"),
         address("/step", run="a", phase="train", step=1),
         address("/group", run="a", phase="train", step=1, task="<b>t"),
         address("/search", run="a", q="owned"),
@@ -862,7 +946,7 @@ def test_hostile_text_is_shown_as_text(watcher: browser.Reader, folder: Path) ->
 
 PICTURES = {
     "runs": 300, "compare": 900, "run": 760, "step": 560, "group": 460, "episode": 760, "tokens": 640, "tree": 560, "store": 900,
-    "grouptree": 760,
+    "grouptree": 760, "rejudged": 900,
 }  # fmt: skip
 """Heights of the pictures."""
 SWEEP = ("runs", "compare", "run", "step")

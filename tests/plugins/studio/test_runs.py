@@ -170,6 +170,66 @@ def test_logs_are_read_from_their_end(own: runs.Studio, folder: Path) -> None:
     assert (before["lines"][0], before["lines"][-1]) == ("line 200", "line 699")
 
 
+def test_the_log_begins_with_what_the_run_has_said(studio: runs.Studio, trained: Path) -> None:
+    first = studio.get("log", run=trained.name)["files"][0]["name"]
+    lines = studio.get("log", run=trained.name, name=first)["lines"]
+    assert first == "run.log" and any(line.endswith(f"run folder: {trained}") for line in lines)
+    assert [line.split("  ")[1] for line in lines if "  step " in line] == ["step 1/2", "step 2/2"]
+
+
+def test_steps_beyond_the_goal_that_the_job_names_are_not_counted_against_it(
+    own: runs.Studio, folder: Path
+) -> None:
+    (
+        folder / "a"
+    ).mkdir()  # of an earlier release, which kept the first goal when a run went on with a longer one
+    (folder / "a" / "job.yaml").write_text(json.dumps({"train": {"steps": 30}, "backbone": "local"}))
+    lines = [{"type": "train", "step": n, "reward": 1.0} for n in range(1, 34)]
+    for number, wanted in ((29, 30), (30, 30), (33, 0)):
+        (folder / "a" / "metrics.jsonl").write_text(
+            "".join(json.dumps(line) + "\n" for line in lines[:number])
+        )
+        (row,) = own.get("runs")["runs"]
+        assert (row["steps"], row["steps_wanted"]) == (number, wanted)
+
+
+def test_a_verdict_compares_validations_and_says_what_is_next(own: runs.Studio, folder: Path) -> None:
+    lines = [
+        runs.line(
+            f"validation@{step}.0/t{n}/0", phase="validation", step=step, task=f"t{n}", is_success=step > 0
+        )
+        for step in (0, 4, 8)
+        for n in range(8)
+    ]
+    runs.append(folder / "a", *lines)
+    metrics = [{"type": "train", "step": n, "reward": 0.5} for n in range(1, 9)]
+    (folder / "a" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    found = own.get("run", run="a")["verdict"]
+    assert found["outcome"] == "learned"
+    assert found["told"].startswith("accuracy on 8 validation tasks 0.000 → 1.000, a change of +1.000 (")
+    assert found["told"].endswith("8 tasks better, 0 worse") and ", p = 0.016, " in found["told"]
+    runs.append(folder / "b", runs.line("1.0/t/0"))
+    assert own.get("run", run="b")["verdict"] is None, "nothing was trained"
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"reward": "x"}, {"reward": None}, {"reward": [1]}, {"reward": 10**400}, {"groups_zero_advantage": {}, "reward": 1.0},
+        {"alarm/repetition": "x", "reward": 1e308},
+    ],
+)  # fmt: skip
+def test_metrics_that_are_none_do_not_hide_a_run(
+    own: runs.Studio, folder: Path, damaged: dict[str, object]
+) -> None:
+    runs.append(folder / "a", runs.line("1.0/t/0"))
+    lines = [{"type": "train", "step": n, **damaged} for n in range(1, 9)]
+    (folder / "a" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for job in ("{}", '{"train": 7}', '{"task": {"selector": [1]}, "train": {"learning_rate": {}}}'):
+        (folder / "a" / "job.yaml").write_text(job)
+        assert own.get("run", run="a")["steps"] == 8
+
+
 @pytest.mark.parametrize("name", ["../b/service.log", "/etc/passwd", "episodes.jsonl", "link.log"])
 def test_only_logs_of_the_run_folder_are_read(own: runs.Studio, folder: Path, name: str) -> None:
     runs.append(folder / "a", runs.line("1.0/t/0"))

@@ -20,7 +20,7 @@ export const MOST_SERIES = 6;
 export class Chart {
 	/**
 	 * `name` is that of the metric. `shared` is of all charts of a page: what a `step` is; `smoothing`, 0 (none) to below 1; whether the values
-	 * have a `log` scale; the `range` of places that is shown, or null for all; and what to call with another place or
+	 * have a `log` scale; the `range` of places that is shown, or null for all; `marks`, places with a line of their own, if there are any; and what to call with another place or
 	 * range: `choose(place)`, `zoom(range)`.
 	 */
 	constructor(name, shared, signal) {
@@ -83,7 +83,8 @@ export class Chart {
 	draw() {
 		if (!this.inView) return;
 		const { clock } = this;
-		const { log, range } = this.shared;
+		const { shared } = this;
+		const { log, range } = shared;
 		const right = this.width - RIGHT;
 		this.plot.setAttribute("viewBox", `0 0 ${this.width} ${HEIGHT}`);
 		const all = this.series.flatMap(({ points }) => points);
@@ -113,8 +114,9 @@ export class Chart {
 		const title = s("text", { x: (LEFT + right) / 2, y: HEIGHT - 5, class: "middle title" }, clock ? "time since the first episode" : this.shared.step);
 		const inner = { x: LEFT - 4, y: 0, width: right - LEFT + 8, height: HEIGHT };
 		const curves = s("svg", { ...inner, viewBox: Object.values(inner).join(" ") }, this.series.map((one) => this.curve(one)));
+		const marked = (shared.marks ?? []).filter((place) => place >= low && place <= high).map((place) => `M${this.x(place).toFixed(1)} ${TOP}v${FLOOR - TOP}`);
 		this.cursor = s("g", { class: "cursor" });
-		fill(this.plot, lines, below, title, curves, this.letters(), this.cursor);
+		fill(this.plot, lines, s("path", { d: marked.join(""), class: "marked" }), below, title, curves, this.letters(), this.cursor);
 		this.choose(this.chosen);
 	}
 

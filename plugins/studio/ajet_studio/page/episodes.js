@@ -3,7 +3,7 @@
 import { figure, text } from "./columns.js";
 import { data, h, setText } from "./dom.js";
 import { count, duration, number, score } from "./format.js";
-import { episodeAddress } from "./places.js";
+import { episodeAddress, isMade } from "./places.js";
 import { Pages } from "./rows.js";
 import { Table } from "./table.js";
 import { oneLine, shortened } from "./text.js";
@@ -25,9 +25,9 @@ const COLUMNS = [
 	{ name: "agents", label: "Agents", cell: (row) => row.agents.join(", "), fixed: true },
 ];
 
-/** A task by its id, and the beginning of what it asks; that first if the id is none that people give. */
+/** A task by its id, and the beginning of what it asks; that first if a program made the id. */
 export function taskName({ task, query }) {
-	if (query && task.length > 30) return [`${oneLine(query)} `, data(oneLine(shortened(task, 16)), "quiet also")];
+	if (query && isMade(task)) return [`${oneLine(query)} `, data(oneLine(shortened(task, 16)), "quiet also")];
 	return [`${oneLine(shortened(task, 60))} `, query && data(oneLine(query), "quiet also")];
 }
 

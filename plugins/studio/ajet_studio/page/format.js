@@ -27,13 +27,14 @@ export function signed(value) {
 	return (value > 0 ? "+" : value < 0 ? "−" : "±") + score(Math.abs(value));
 }
 
-/** Seconds as a duration: 40 ms, 0.4 s, 12 s, 3 min 20 s, 2 h 5 min. */
+/** Seconds as a duration: 40 ms, 0.4 s, 12 s, 3 min 20 s, 17 min, 2 h 5 min. */
 export function duration(seconds) {
 	if (seconds === null || seconds === undefined) return NONE;
 	if (seconds < 0.1) return `${Math.round(1000 * seconds)} ms`;
 	if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
 	const whole = Math.round(seconds);
 	if (whole < 60) return `${whole} s`;
+	if (whole >= 600 && whole < 3600) return `${Math.round(whole / 60)} min`;
 	if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
 	return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
 }

@@ -22,7 +22,7 @@ export async function groupTree(page, run, of) {
 			{ name: "piece", label: "Calls", cell: (row) => "\u00a0\u00a0".repeat(Math.min(DEEPEST, row.depth)) + (row.begins && row.forked ? "├ " : "") + row.calls },
 			{ name: "agent", label: "Agent", cell: (row) => row.agent },
 			figure("advantage", "Advantage", (value) => (value === null ? "" : signed(value)), { tone: (row) => toneOf(row.advantage) }),
-			{ name: "worth", label: "Worth", cell: (row) => row.worth },
+			{ name: "worth", label: "Worth", title: "the reward of the episode that ends here, or the mean reward of those below", cell: (row) => row.worth },
 			{ name: "answer", label: "Answer", cell: (row) => row.words },
 		],
 		href: (row) => (row.id === null ? null : episodeAddress(run, row.id)),
@@ -30,7 +30,7 @@ export async function groupTree(page, run, of) {
 	});
 	return h(
 		"div",
-		h("p", `${count(tree.episodes, "episode")}${tree.value === null ? ", none of them judged" : `, worth ${score(tree.value)} on average`}. ${tree.forks ? "A line that begins below another one is a fork: the calls before it are shared, and the value there is the mean reward of the episodes below." : "The episodes share no calls."}`),
+		h("p", `${count(tree.episodes, "episode")}${tree.value === null ? ", none of them judged" : `, with a mean reward of ${score(tree.value)}`}. ${tree.forks ? "A line that begins below another one is a fork: the calls before it are shared. " : "The episodes share no calls. "}`, h("strong", "Worth"), ` says what came of a line: ${tree.forks ? "the reward of the episode that ends there, or where forks leave it the value, which is the mean reward of the episodes below." : "the reward of its episode."}`),
 		!tree.recorded && h("p.notice.problem", "The advantages are unknown: the folder has no record of what this step trained."),
 		tree.left_out > 0 && h("p.problem.notice", `${count(tree.left_out, "further line")} not shown.`),
 		drawing(nodes, "figure.tree.group", calls(nodes)),

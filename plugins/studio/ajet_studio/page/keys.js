@@ -13,7 +13,7 @@ const KEYS = [
 	[["u", "Backspace"], "up: from an episode to its group, from a run to all runs", () => open(shown()?.near.up)],
 	[["n"], "next sibling, group or step", () => open(shown()?.near.next)],
 	[["p"], "sibling, group or step before", () => open(shown()?.near.previous)],
-	[["1", "2", "3", "4", "5", "6", "7"], "the tab with this number", (event) => tab(Number(event.key))],
+	[["1", "2", "3", "4", "5", "6", "7", "8"], "the tab with this number", (event) => tab(Number(event.key))],
 	[["/"], "search", find],
 	[["r"], "load again", () => reload()],
 	[["t"], "light, dark or automatic theme", () => nextTheme()],
@@ -78,7 +78,7 @@ function find() {
 function help() {
 	const dialog = document.getElementById("keys");
 	const row = (keys, text) => h("tr", h("th", { scope: "row" }, keys.map((key) => [h("kbd", NAMES[key] ?? key), " "])), h("td", text));
-	const tabs = ["1", "…", "7"];
+	const tabs = ["1", "…", "8"];
 	fill(
 		dialog,
 		h("h2", { id: "keys-title" }, "Keys"),

@@ -1,7 +1,7 @@
 /** Addresses of runs, steps, groups and episodes, and the breadcrumbs that lead to them. */
 
 import { address, h } from "./dom.js";
-import { shortened } from "./text.js";
+import { oneLine, shortened } from "./text.js";
 
 export const runAddress = (run, more = {}) => address("/run", { run, ...more });
 export const stepAddress = (run, { phase, step }) => address("/step", { run, phase, step });
@@ -20,12 +20,22 @@ export function runName(run) {
 	return names.get(run) ?? (run === "." ? "this run" : run.split("/").at(-1));
 }
 
-/** The places above something in a run: runs, run, and for what is inside a step, step and group. */
-export function above(run, { phase, step, task } = {}) {
-	const crumbs = [[runName(run), runAddress(run)]];
+/** The places above something in a run: runs, run, and for what is inside a step, step and group. The run is named once its name is known. */
+export function above(run, { phase, step, task, query } = {}) {
+	const crumbs = [[() => runName(run), runAddress(run)]];
 	if (step !== undefined) crumbs.push([stepName(phase, step), stepAddress(run, { phase, step })]);
-	if (task !== undefined) crumbs.push([shortened(String(task), 40), groupAddress(run, { phase, step, task })]);
+	if (task !== undefined) crumbs.push([shortened(taskTitle({ task, query }), 40), groupAddress(run, { phase, step, task })]);
 	return crumbs;
+}
+
+/** Whether a program has made the id of a task: a hash, or longer than people write. */
+export function isMade(task) {
+	return task.length > 30 || /(^|[^0-9a-z])(?=[a-f]*\d)[0-9a-f]{8,}$/.test(task);
+}
+
+/** What people call a task: its id if they gave it, else its first words. */
+export function taskTitle({ task, query }) {
+	return query && isMade(task) ? `“${shortened(oneLine(query), 48)}”` : shortened(oneLine(task), 60);
 }
 
 /** "step 12", "version 3" of online training, or "validation at step 12". */

@@ -5,6 +5,7 @@
 
 import { fill, h } from "./dom.js";
 import { follow, get } from "./api.js";
+import { named } from "./places.js";
 import { showCrumbs, showLive, say } from "./shell.js";
 
 /** @type {Map<string, (page: Page) => Promise<Node>>} */
@@ -35,8 +36,10 @@ export class Page {
 	}
 
 	/** Ask `/api/NAME`, until the view is left. */
-	get(name, parameters) {
-		return get(name, parameters, this.signal);
+	async get(name, parameters) {
+		const answer = await get(name, parameters, this.signal);
+		if (answer.run_name) named([{ run: parameters.run, name: answer.run_name }]);
+		return answer;
 	}
 
 	/** The title, and the labels and addresses of the places above it, below all runs. */

@@ -4,7 +4,7 @@ import { data, fill, h, link, setText } from "./dom.js";
 
 /** Show the places above a page, and its title. */
 export function showCrumbs(page) {
-	const crumbs = page.crumbs.map(([label, href]) => h("li", h("a", { href }, data(label))));
+	const crumbs = page.crumbs.map(([label, href]) => h("li", h("a", { href }, data(typeof label === "function" ? label() : label))));
 	fill(
 		document.getElementById("crumbs"),
 		h("ol", h("li", h("span.brand", "AgentJet")), page.path !== "/" && !page.alone() && h("li", h("a", { href: "/" }, "Runs")), crumbs, h("li", { "aria-current": "page" }, data(page.title))),

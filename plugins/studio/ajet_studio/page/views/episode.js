@@ -7,7 +7,7 @@ import { reward } from "../episodes.js";
 import { count, duration, number, score, signed } from "../format.js";
 import { lanes } from "../lanes.js";
 import { longText, moreOf } from "../longtext.js";
-import { above, episodeAddress, groupAddress, neighbours, runName, stepName, tabs } from "../places.js";
+import { above, episodeAddress, groupAddress, neighbours, runName, stepName, tabs, taskTitle } from "../places.js";
 import { rating } from "../rating.js";
 import { tokenTab } from "../tokens.js";
 import { treeTab } from "../tree.js";
@@ -25,7 +25,7 @@ export async function episodeView(page) {
 	const near = (other) => other && episodeAddress(run, other, { tab: chosen === "chat" ? "" : chosen });
 	const head = h(
 		"div",
-		h("div.title", h("h1", "Episode ", data(id)), h("span.push", neighbours(page, "sibling", near(episode.previous), near(episode.next)))),
+		h("div.title", h("h1", data(taskTitle(place(episode))), `, member ${number(episode.member)}`), h("span.push", neighbours(page, "sibling", near(episode.previous), near(episode.next)))),
 		facts(run, episode),
 		tabs("Parts of the episode", ["chat", "tokens", "tree"].map((name) => [name, { chat: "Chat", tokens: "Tokens", tree: "Token tree" }[name], episodeAddress(run, id, { tab: name === "chat" ? "" : name })]), chosen),
 	);
@@ -35,8 +35,8 @@ export async function episodeView(page) {
 }
 
 /** The group of an episode. */
-function place({ phase, step, task }) {
-	return { phase, step, task: task.id };
+function place({ phase, step, task, query }) {
+	return { phase, step, task: task.id, query };
 }
 
 function facts(run, episode) {
@@ -45,7 +45,7 @@ function facts(run, episode) {
 	return definitions([
 		["Task", h("a", { href: groupAddress(run, place(episode)) }, data(episode.task.id))],
 		["Step", stepName(episode.phase, episode.step)],
-		["Member", number(episode.member)],
+		["Id", data(episode.id, "mono")],
 		["Attempt", episode.attempt > 0 && number(episode.attempt + 1)],
 		["Reward", reward(episode)],
 		["Advantage", typeof whole === "number" ? signed(whole) : advantages.map(([name, value]) => `${name} ${signed(value)}`).join(", ")],

@@ -4,10 +4,10 @@ import { address, data, h, moveAmong } from "../dom.js";
 import { count, number, score, signed } from "../format.js";
 import { longText, moreOf } from "../longtext.js";
 import { groupTree } from "../grouptree.js";
-import { above, episodeAddress, groupAddress, neighbours, tabs } from "../places.js";
+import { above, episodeAddress, groupAddress, isMade, neighbours, tabs, taskTitle } from "../places.js";
 import { reward, tone } from "../episodes.js";
 import { sparkbars } from "../spark.js";
-import { asText } from "../text.js";
+import { asText, shortened } from "../text.js";
 
 const MOST_CARDS = 24;
 
@@ -17,6 +17,8 @@ export async function groupView(page) {
 	const of = { phase: page.query.get("phase") ?? "train", step: Number(page.query.get("step") ?? 0), task: page.query.get("task") ?? "" };
 	page.named(of.task, above(run, { phase: of.phase, step: of.step }));
 	const group = await page.get("group", { run, ...of });
+	const title = taskTitle({ task: of.task, query: group.rows[0].query });
+	page.named(title, above(run, { phase: of.phase, step: of.step }));
 	const tones = group.rows.map(tone);
 	const judged = group.rows.filter((row) => !row.failure && row.reward !== null).map((row) => row.reward);
 	const [low, high] = [Math.min(0, ...judged), Math.max(...judged)];
@@ -42,15 +44,22 @@ export async function groupView(page) {
 		"div",
 		h(
 			"div.title",
-			h("h1", "Group of ", data(of.task)),
+			h("h1", "Group of ", data(title)),
 			bars,
-			h("span.quiet", [count(group.rows.length, "episode"), judged.length > 0 && `rewards ${score(Math.min(...judged))} to ${score(high)}`, judged.length < group.rows.length && `${number(group.rows.length - judged.length)} failed`].filter(Boolean).join(", ")),
+			h("span.quiet", [count(group.rows.length, "episode"), judged.length > 0 && told(judged), judged.length < group.rows.length && `${number(group.rows.length - judged.length)} failed`].filter(Boolean).join(", ")),
 			h("span.push", neighbours(page, "group", near(group.previous), near(group.next))),
 		),
 		await facts(page, run, group),
 		tabs("Group", list, tab),
 		tab === "tree" ? await groupTree(page, run, of) : [group.rows.length > MOST_CARDS && pages(run, of, from, group.rows.length), h("h2", "Siblings"), cards],
 	);
+}
+
+/** The rewards of a group in words. */
+function told(judged) {
+	const [least, most] = [Math.min(...judged), Math.max(...judged)];
+	if (least < most) return `rewards ${score(least)} to ${score(most)}`;
+	return judged.length > 1 ? `all rewards ${score(most)}, so that they teach nothing` : `reward ${score(most)}`;
 }
 
 /** What the task asks, and its reference answer. Where the tasks are not here, the first message of a sibling says it. */
@@ -63,7 +72,7 @@ async function facts(page, run, { task, rows }) {
 	}
 	return h(
 		"div.beside",
-		h("section", h("h2", "Task"), query ? longText(query, { first: 1200 }) : h("p.quiet", "The text of the task is not in the run folder, and its file is not where the job says.")),
+		h("section", h("h2", "Task ", isMade(task.id) && data(shortened(task.id, 60), "quiet mono")), query ? longText(query, { first: 1200 }) : h("p.quiet", "The text of the task is not in the run folder, and its file is not where the job says.")),
 		h(
 			"section",
 			h("h2", "Reference answer"),

@@ -8,13 +8,14 @@ import { bytes, duration, moment, number, score } from "../format.js";
 import { episodeList } from "../episodes.js";
 import { named, runAddress, runName, stepAddress, tabs } from "../places.js";
 import { reload } from "../router.js";
+import { rejudgedTab } from "../rejudged.js";
 import { Rows } from "../rows.js";
 import { say } from "../shell.js";
 import { Table } from "../table.js";
 import { asText, oneLine } from "../text.js";
 import { last, state, validation } from "./runs.js";
 
-const TABS = { store: storeTab, curves: curvesTab, steps: stepsTab, episodes: episodesTab, counters: countersTab, settings: settingsTab, log: logTab, checkpoints: checkpointsTab };
+const TABS = { store: storeTab, curves: curvesTab, steps: stepsTab, episodes: episodesTab, counters: countersTab, settings: settingsTab, log: logTab, checkpoints: checkpointsTab, rejudged: rejudgedTab };
 const STEPS = 500;
 const FEW = 20;
 const BRIEF = 30;
@@ -28,7 +29,7 @@ export async function runView(page) {
 	const run = await page.get("run", { run: id });
 	named([run]);
 	page.named(run.name);
-	const names = run.source ? OF_SOURCE : Object.keys(TABS).filter((name) => name !== "store");
+	const names = run.source ? OF_SOURCE : Object.keys(TABS).filter((name) => name !== "store" && (name !== "rejudged" || run.rejudged));
 	const chosen = names.includes(page.query.get("tab")) ? page.query.get("tab") : names[0];
 	const head = header(run);
 	const tab = await TABS[chosen](page, run);
@@ -45,6 +46,7 @@ export async function runView(page) {
 
 function header(run) {
 	const facts = h("div");
+	const verdict = h("div");
 	const problems = h("div");
 	const show = (now) => {
 		facts.replaceChildren(
@@ -64,14 +66,32 @@ function header(run) {
 				["Tags", now.tags.length > 0 && now.tags.map((tag) => h("span.tag", oneLine(tag)))],
 			]),
 		);
-		const notes = [!now.problems.length && now.problem, now.indexed < 1 && `The journal is being read: ${Math.floor(now.indexed * 100)} % done. What is listed is not complete yet.`, now.note?.tokenizer && `Tokens have no text: ${now.note.tokenizer}`];
+		fill(verdict, now.verdict && verdictOf(now));
+		const notes = [!now.problems.length && !now.verdict?.alarms.length && now.problem, now.indexed < 1 && `The journal is being read: ${Math.floor(now.indexed * 100)} % done. What is listed is not complete yet.`, now.note?.tokenizer && `Tokens have no text: ${now.note.tokenizer}`];
 		problems.replaceChildren(
 			...(now.problems.length ? [h("div.problem", h("p", h("b", "Problems of this run folder")), now.problems.slice(0, 20).map((one) => h("p", data(one))))] : []),
 			...notes.filter(Boolean).map((one) => h("p.problem.notice", one)),
 		);
 	};
 	show(run);
-	return { element: h("div", h("div.title", h("h1", data(run.name)), run.folder !== run.name && data(run.folder, "quiet mono")), facts, problems), show };
+	return { element: h("div", h("div.title", h("h1", data(run.name)), run.folder !== run.name && data(run.folder, "quiet mono")), verdict, facts, problems), show };
+}
+
+/** A text with its commands, which stand in backticks, as code. */
+const withCommands = (text) => text.split("`").map((part, place) => (place % 2 ? h("code", data(part)) : data(part)));
+
+const OUTCOMES = { learned: "good", worse: "bad" };
+
+/** What training has changed, the alarms, and what to try next. */
+function verdictOf({ run, state: now, verdict, rejudged }) {
+	return h(
+		"section.outcome",
+		{ "aria-label": "Verdict" },
+		h("p", h("strong", { class: OUTCOMES[verdict.outcome] }, verdict.outcome, now === "live" && " so far"), " ", data(verdict.told)),
+		verdict.alarms.map((one) => h("p.quiet", h("strong.bad", "alarm "), data(one))),
+		verdict.advice.map((one) => h("p.quiet", h("strong", "next "), withCommands(one))),
+		rejudged && h("p.quiet", h("strong", "judged again "), "by a later judge: ", h("a", { href: runAddress(run, { tab: "rejudged" }) }, "its rewards, and what they would have taught")),
+	);
 }
 
 /** What the source of the episodes says of itself. */
@@ -190,7 +210,7 @@ async function countersTab(page, run) {
 }
 
 async function settingsTab(page, run) {
-	const all = Object.entries(run.settings).map(([name, value]) => ({ name, value: asText(value) }));
+	const all = Object.entries(run.settings).map(([name, value]) => ({ name, value: asText(value) || "–" }));
 	const columns = [text("name", "Setting"), { name: "value", label: "Value", cell: (row) => h("bdi.mono", { title: row.value }, oneLine(row.value.slice(0, 300))) }];
 	const { rows, element } = plain(page, "Settings", columns, () => all, run, "No setting matches.");
 	const filter = h("input", { type: "search", "aria-label": "Filter settings", placeholder: "Filter settings" });
@@ -204,12 +224,12 @@ async function settingsTab(page, run) {
 async function checkpointsTab(page, run) {
 	const complete = figure("exists", "Complete", (is) => (is ? "yes" : "no"));
 	const columns = [figure("step", "Step"), figure("validation_reward", "Validation", score), complete, { name: "path", label: "Folder", cell: (row) => h("bdi.mono", row.path) }];
-	return plain(page, "Checkpoints", columns, (now) => now.checkpoints, run, "There is no checkpoint yet.");
+	return plain(page, "Checkpoints", columns, (now) => now.checkpoints, run, run.state === "live" ? "There is no checkpoint yet." : "There is no checkpoint.");
 }
 
 async function logTab(page, run) {
 	const { files } = await page.get("log", { run: run.run });
-	if (!files.length) return { element: h("p.quiet", "This run folder has no log files. `ajet run … 2> run.log` in it writes one.") };
+	if (!files.length) return { element: h("p.quiet", "This run folder has no log files.") };
 	const name = files.some((file) => file.name === page.query.get("log")) ? page.query.get("log") : files[0].name;
 	const links = files.map((file) => [file.name, `${file.name} ${bytes(file.bytes)}`, runAddress(run.run, { tab: "log", log: file.name })]);
 	const lines = h("pre.log");

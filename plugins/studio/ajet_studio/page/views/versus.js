@@ -5,7 +5,7 @@ import { reward } from "../episodes.js";
 import { duration, number } from "../format.js";
 import { longText, moreOf } from "../longtext.js";
 import { messageElement } from "../message.js";
-import { above, episodeAddress, runName, stepName } from "../places.js";
+import { above, episodeAddress, runName, stepName, taskTitle } from "../places.js";
 import { toolNames, transcript } from "../transcript.js";
 import { Windowed } from "../windowed.js";
 
@@ -21,6 +21,7 @@ export async function versusView(page) {
 	const pair = await Promise.all([0, 1].map((side) => page.get("episode", { run: runs[side] ?? runs[0], id: ids[side] })));
 	const sides = pair.map((episode, side) => ({ run: runs[side] ?? runs[0], episode, items: transcript(episode), about: { page, run: runs[side] ?? runs[0], episode, shows: SHOWS, tools: toolNames(episode) } }));
 	page.named(pair.map(named).join(" and "), above(runs[0]));
+	const titles = pair.map(({ task, query }) => taskTitle({ task: task.id, query }));
 	const many = Math.max(...sides.map(({ items }) => items.length));
 	const parted = firstDifference(sides);
 	const list = new Windowed(page, {
@@ -32,8 +33,8 @@ export async function versusView(page) {
 	const jump = h("button", { onclick: () => list.jump(parted) }, "Show the first difference");
 	return h(
 		"div",
-		h("h1", "Two episodes of ", data(pair[0].task.id)),
-		pair[0].task.id !== pair[1].task.id && h("p.problem.notice", "The second one is of another task: ", data(pair[1].task.id)),
+		h("h1", "Two episodes of ", data(titles[0])),
+		pair[0].task.id !== pair[1].task.id && h("p.problem.notice", "The second one is of another task: ", data(titles[1])),
 		h("div.beside", sides.map((side) => head(page, side))),
 		pair[0].reference.text && h("section", h("h2", "Reference answer"), longText(pair[0].reference, { first: 600, load: moreOf(page, sides[0].run, pair[0], "reference") })),
 		h("h2", "Transcripts"),
