@@ -102,11 +102,15 @@ class _Taken:
         self._run, self._most_stale = run, max(train.most_stale, FARTHEST)
         self._whole = train.batch_size * group_size if train.dynamic_sampling == 1 else 0
         """Episodes of a step that none is missing of; 0 if that cannot be told."""
-        told = {line["step"]: line.get("weight_version") for line in run.metrics if line["type"] == "train"}
-        before, first = told.get(after), told.get(after + 1)
-        version = before if before is not None else after if first is None else first - 1
+        told = {
+            line["step"]: line["weight_version"]
+            for line in run.metrics
+            if line["type"] == "train"
+            and isinstance(line.get("weight_version"), int | float)
+            and 0 <= line["weight_version"] < 1 << 30
+        }
         self._first = after + 1
-        self._learning = int(version)
+        self._learning = int(told.get(after, told.get(self._first, self._first) - 1))
         """The version of the weights that learn from the first step."""
         self.shared = self._learning
         """The last version that is the same in both runs."""
