@@ -399,9 +399,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "bisect_evaluations": max(evaluated for _, evaluated, _ in cases),
         "bisect_episodes": statistics.median(episodes for _, _, episodes in cases),
         "steps": {line["hole"]: [line["truth"], line["anew"]] for line in found},
-        "episodes": episodes,
-        "seconds": round(seconds, 1),
     }
+    if not options.few:
+        figures |= {"episodes": episodes, "seconds": round(seconds, 1)}
     print(json.dumps(figures))
 
 
