@@ -390,6 +390,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cases = [bisected(int(options.seed) * 10 + n) for n in range(10)]
     shares = [line["share"] for line in found if not math.isnan(line["share"])]
     figures = {
+        "seed": int(options.seed),
         "found": sum(line["named"] == line["truth"] for line in found if line["truth"] is not None),
         "of": len(found),
         "false": sum(line["false"] for line in found),

@@ -476,7 +476,7 @@ def rejudge(*seeds: Figures) -> Iterator[str]:
         "evaluations of checkpoints, of 32, at most": ("{bisect_evaluations}", "7"),
         "seconds to rejudge 10,000 episodes": ("{seconds:.0f}", "120"),
     }
-    return by_figure({f"seed {n}": figures for n, figures in enumerate(seeds)}, rows)
+    return by_figure({f"seed {found['seed']}": found for found in seeds}, rows)
 
 
 def forecast(found: Figures) -> Iterator[str]:
