@@ -10,9 +10,10 @@ probability 0 until a step that is drawn from 4 to 14, and 0.1 in that step; fro
 
 - a run is trained by the wrong judge and rejudged by the corrected one. ``found`` counts the runs whose first wrong step is the
   one that the recorded and the true rewards give by arithmetic: the first in which an answer's advantage had the wrong sign;
-- training goes on from before that step (``--clean``), and is begun anew with the corrected judge. ``tokens_share`` is the
-  median, over the holes, of the tokens that the first samples until three steps have a mean reward of 0.9, as a share of those of
-  the second. ``audited`` counts the runs that went on in which `ajet audit` finds nothing wrong;
+- training goes on from before that step (``--clean``), and is begun anew with the corrected judge. The job allows tokens that are
+  2 versions old, with truncated importance weights, so beside the episodes of that step those of the next one are taken over.
+  ``tokens_share`` is the median, over the holes, of the tokens that the first samples until three steps have a mean reward of
+  0.9, as a share of those of the second. ``audited`` counts the runs that went on in which `ajet audit` finds nothing wrong;
 - the run that began anew is rejudged by its own judge; ``false`` counts those in which a wrong step is named.
 
 How many tokens are saved depends on when the policy finds the hole, which is chosen here: ``steps`` has the first wrong step of
@@ -36,6 +37,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,8 @@ TASKS = 12
 SOME = {f"t{n}" for n in range(TASKS // 2)}
 RIGHT = "right"
 WRONG = ("wrong", "left", "none", "maybe", "up", "down", "later")
+CAP, STALE = 2.0, 2
+"""Of the importance weights, and how many versions old a trained token may be."""
 AFTER = 8
 """Steps of the run with the wrong judge after that in which the hole can be found."""
 CLIENT = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
@@ -142,6 +146,21 @@ HOLES: Mapping[str, tuple[Judge, Judge, str]] = {
 # ------------------------------------------------------------------ a policy
 
 
+class Engine(ScriptedEngine):
+    """Knows how probable an answer was: its first token has the answer's logprob, the others follow from it."""
+
+    probability: Callable[[str], float]
+
+    async def generate(self, request: Any) -> Any:
+        """See `ajet.Engine.generate`."""
+        made = await super().generate(request)
+        logprobs = np.zeros_like(made.logprobs)
+        logprobs[0] = math.log(
+            self.probability(self.tokenizer.decode(made.token_ids, skip_special_tokens=True))
+        )
+        return replace(made, logprobs=logprobs)
+
+
 class Table:
     """A trainer whose policy is a softmax over answers."""
 
@@ -149,7 +168,8 @@ class Table:
         self.answers = [RIGHT, found, *WRONG]
         self.logits = np.array([math.log(0.1), CLOSED, *[math.log(0.9 / len(WRONG))] * len(WRONG)])
         self.opens, self.rate, self.seed = opens, rate, seed
-        self.engine = ScriptedEngine(tokenizer, self._says)
+        self.engine = Engine(tokenizer, self._says)
+        self.engine.probability = lambda said: float(self.shares()[self.answers.index(said)])
 
     @property
     def version(self) -> int:
@@ -167,7 +187,7 @@ class Table:
         return draw.choices(self.answers, self.shares())[0]
 
     def update(self, batch: Any) -> dict[str, float]:
-        """One step along the gradient of the sum of weight · advantage · log p."""
+        """One step along the gradient of the sum of weight · advantage · log p, with weights times min(p / p when sampled, 2)."""
         gradient = np.zeros(len(self.answers))
         trained = zero = 0
         for sample in (batch.samples[i] for mini in batch.mini_batches for i in mini):
@@ -178,9 +198,10 @@ class Table:
             )
             said = self.engine.tokenizer.decode(sample.token_ids[sample.mask], skip_special_tokens=True)
             chosen = np.arange(len(self.answers)) == self.answers.index(said)
-            gradient += float((sample.weights * sample.advantages)[sample.mask].sum()) * (
-                chosen - self.shares()
-            )
+            shares = self.shares()
+            ratio = float(shares[chosen].sum() / np.exp(sample.logprobs[sample.mask].sum()))
+            push = float((sample.weights * sample.advantages)[sample.mask].sum())
+            gradient += min(ratio, CAP) * push * (chosen - shares)
         self.logits = self.logits + self.rate * gradient
         return {"tokens_trained": trained, "tokens_zero_advantage": zero, "logprob_diff_mean": 0.0}
 
@@ -211,7 +232,10 @@ def trained(where: Path, judge: Judge, table: Table, steps: int, resume: Path | 
                 "judge": f"{FILE}:{judge.__name__}",
                 "model": "starter",
                 "rollout": {"group_size": 8},
-                "train": {"steps": steps, "batch_size": 2, "save_every": 1, "keep_last": steps},
+                "train": {
+                    **{"steps": steps, "batch_size": 2, "save_every": 1, "keep_last": steps},
+                    **{"correction": "truncated", "correction_cap": CAP, "max_staleness": STALE},
+                },
                 "run": {"dir": str(where / "runs")},
             }
         )
@@ -243,20 +267,22 @@ def _signs(rewards: Sequence[float]) -> list[int]:
     return [(reward > mean) - (reward < mean) for reward in rewards]
 
 
-def reached(run: Path, after: int, known: frozenset[str] = frozenset()) -> tuple[int, int | None]:
-    """The tokens that were sampled after a step until the last three have the target on average, and that step; ``known`` episodes were
-    not sampled here."""
+def reached(run: Path, after: int) -> tuple[int, int | None, int]:
+    """The tokens that were sampled after a step until the last three have the target on average, that step, and the episodes that were
+    taken over instead of sampled."""
+    recorded = read_run(run)
     steps: dict[int, list[Any]] = {}
-    for entry in read_run(run).entries:
+    for entry in recorded.entries:
         if entry.phase == "train" and entry.step > after:
             steps.setdefault(entry.step, []).append(entry)
-    tokens, means = 0, []
+    tokens, taken, means = 0, 0, []
     for step, entries in sorted(steps.items()):
-        tokens += sum(entry.sampled for entry in entries if entry.id not in known)
+        own = [entry for entry in entries if "parent" not in recorded.line(entry)]
+        tokens, taken = tokens + sum(entry.sampled for entry in own), taken + len(entries) - len(own)
         means.append(statistics.fmean(entry.reward for entry in entries))
         if len(means) >= 3 and statistics.fmean(means[-3:]) >= TARGET:
-            return tokens, step
-    return tokens, None
+            return tokens, step, taken
+    return tokens, None, taken
 
 
 def hole(name: str, options: argparse.Namespace, tokenizer: Any, where: Path) -> dict[str, Any]:
@@ -276,7 +302,7 @@ def hole(name: str, options: argparse.Namespace, tokenizer: Any, where: Path) ->
     truth = first_wrong(run, corrected)
     rejudged = ajet.rejudge(run, f"{FILE}:{corrected.__name__}", clean=where / "clean", progress=False)
     anew = trained(where, corrected, table("anew"), options.steps)
-    whole, last = reached(anew, 0)
+    whole, last, _ = reached(anew, 0)
     line = {
         "hole": name,
         "truth": truth,
@@ -290,9 +316,8 @@ def hole(name: str, options: argparse.Namespace, tokenizer: Any, where: Path) ->
     if truth is not None and rejudged.first_wrong_step == truth:
         clean = where / "clean"
         after = int(json.loads((clean / "parent.json").read_text())["after_step"])
-        known = frozenset(entry.id for entry in read_run(clean).entries if entry.step > after)
         trained(where, corrected, table("on"), options.steps, clean)
-        on, line["on"] = reached(clean, after, known)
+        on, line["on"], line["taken"] = reached(clean, after)
         line["audited"] = not Audit(Folder(clean)).run().faults
         if line["on"] and last:
             line["share"] = on / whole
@@ -365,6 +390,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cases = [bisected(int(options.seed) * 10 + n) for n in range(10)]
     shares = [line["share"] for line in found if not math.isnan(line["share"])]
     figures = {
+        "seed": int(options.seed),
         "found": sum(line["named"] == line["truth"] for line in found if line["truth"] is not None),
         "of": len(found),
         "false": sum(line["false"] for line in found),
@@ -374,9 +400,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "bisect_evaluations": max(evaluated for _, evaluated, _ in cases),
         "bisect_episodes": statistics.median(episodes for _, _, episodes in cases),
         "steps": {line["hole"]: [line["truth"], line["anew"]] for line in found},
-        "episodes": episodes,
-        "seconds": round(seconds, 1),
     }
+    if not options.few:
+        figures |= {"episodes": episodes, "seconds": round(seconds, 1)}
     print(json.dumps(figures))
 
 

@@ -464,7 +464,7 @@ def verdict(found: Figures) -> Iterator[str]:
     return by_figure({"found": found}, rows)
 
 
-def rejudge(found: Figures) -> Iterator[str]:
+def rejudge(*seeds: Figures) -> Iterator[str]:
     rows = {
         "holes whose first wrong step is named exactly": ("{found} of {of}", "8 of 8"),
         "runs with the right judge in which one is named": ("{false}", "0"),
@@ -476,7 +476,7 @@ def rejudge(found: Figures) -> Iterator[str]:
         "evaluations of checkpoints, of 32, at most": ("{bisect_evaluations}", "7"),
         "seconds to rejudge 10,000 episodes": ("{seconds:.0f}", "120"),
     }
-    return by_figure({"found": found}, rows)
+    return by_figure({f"seed {found['seed']}": found for found in seeds}, rows)
 
 
 def forecast(found: Figures) -> Iterator[str]:
@@ -558,7 +558,7 @@ AREAS = {
     "studio": Area(["studio"], studio),
     "forecast": Area(["forecast"], forecast),
     "verdict": Area(["verdict"], verdict),
-    "rejudge": Area(["rejudge"], rejudge),
+    "rejudge": Area(["rejudge", "rejudge_seed1", "rejudge_seed2"], rejudge),
     "credit": Area([f"credit_seed{seed}" for seed in SEEDS], credit),
 }
 """Name in the page's mark -> its table."""

@@ -57,6 +57,11 @@ DAMAGES = {
         lambda c: (c / "files.json").write_text("[]"),
         "files.json is not a JSON object",
     ),
+    "a file without its size": (
+        lambda c: (c / "files.json").write_text('{"model.safetensors": {}}'),
+        "model.safetensors has 5000 bytes instead of None",
+    ),
+    "no step": (lambda c: (c / "ajet.json").write_text('{"step": 1e999}'), "ajet.json cannot be read"),
     "empty folder": (emptied, "it has no files.json"),
 }
 
@@ -149,6 +154,8 @@ def test_an_incomplete_checkpoint_between_the_refused_and_the_loaded_one_is_name
         ('{"type": "episode", "step": 1}', 'has no "id"'),
         ('{"type": "superseded", "step": 1}', 'has no "from_step"'),
         ('{"type": "train"}', 'has no "step"'),
+        ('{"type": "train", "step": "1"}', "has the \"step\" '1'"),
+        ('{"type": "superseded", "from_step": null}', 'has the "from_step" None'),
         ("[]", "is not a JSON object"),
     ],
 )

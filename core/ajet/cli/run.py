@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -54,6 +55,15 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN_DIR", help="Resume a run from its last checkpoint.")
     ] = None,
+    from_: Annotated[
+        Literal["clean"] | None,
+        typer.Option(
+            "--from",
+            metavar="clean",
+            help="With --resume and --judge: go on, in a new folder beside the run's, from before the first update that its judge made "
+            "wrong.",
+        ),
+    ] = None,
     record: Annotated[
         Path | None,
         typer.Option(
@@ -90,6 +100,8 @@ def run(
         return
     if record is not None:
         check_output("--record", record)
+    if from_ is not None:
+        given["resume"] = resume = clean_run(resume, judge, dry_run)
     layers = job_of(given)
     with (
         make_progress() as progress,
@@ -101,6 +113,29 @@ def run(
             said = describe_result(run_and_tell(ready, progress, record))
             progress.keep(said)
     print(said)
+
+
+def clean_run(run: Path | None, judge: str | None, dry_run: bool) -> Path:
+    """A new run folder beside that of a run, which goes on from before the first wrong update. Prints what was wrong. Raises
+    AjetError."""
+    from ajet import plugin_names
+    from ajet.reports.folder import find_run
+    from ajet.types import AjetError, ConfigError
+
+    if run is None or dry_run:
+        fault = "writes a folder; remove dry_run=" if dry_run else "needs resume=, the run to go on with"
+        raise ConfigError("from=", f"{fault}.")
+    run = find_run(run)
+    folder = run.with_name(f"{run.name}-clean")
+    if folder.exists():
+        raise ConfigError(
+            "from=", f"has been used with this run. Go on: ajet run --resume {shlex.quote(str(folder))}"
+        )
+    rejudged = plugin_names.rejudge(run, judge, clean=folder)
+    print(f"{rejudged}\n")
+    if rejudged.first_wrong_step is None:
+        raise AjetError(f"{run}: no update was wrong by this judge, so there is nothing to go back from.")
+    return folder
 
 
 def describe_job(job: Job, layers: Layers) -> str:

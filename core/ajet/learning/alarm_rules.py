@@ -130,7 +130,8 @@ def _failed_episodes(h: History) -> str:
 
 def _logprob_gap(h: History) -> str:
     gap = h.steps[-1].get("logprob_diff_mean", 0.0)
-    if not (h.on_policy or len(h.steps) == 1) or h.corrected or gap <= 0.1:
+    own = h.on_policy and not h.steps[-1].get("staleness")
+    if not (own or len(h.steps) == 1) or h.corrected or gap <= 0.1:
         return ""
     return f"the trainer's logprobs of sampled tokens differ from the engine's by {gap:.2f} on average, so every update is off-policy"
 

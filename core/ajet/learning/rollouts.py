@@ -85,7 +85,8 @@ def plan_validation(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSource:
     """A `BatchSource` that runs groups of episodes. ``reusable`` are finished episodes, by id, of an interrupted
-    step that the serving weights sampled, as the function `reusable` returns them; they are not run again.
+    step that the serving weights sampled, and those that a run took over from its parent, as the function `reusable` returns them;
+    they are not run again.
 
     A step runs in rounds. The first has `batch_size` groups; with `dynamic_sampling` each further one
     replaces the groups whose rewards are all equal, until the batch is full or the bound is reached. With
@@ -357,13 +358,14 @@ def reusable(rollout: Rollout, finished: Mapping[str, Episode]) -> dict[str, Epi
     groups."""
     if not isinstance(rollout.judge, GroupJudge):
         return dict(finished)
-    members = Counter(e.plan.group for e in finished.values())
-    return {n: e for n, e in finished.items() if members[e.plan.group] == rollout.settings.group_size}
+    members = Counter(name.rpartition("/")[0] for name in finished)
+    return {n: e for n, e in finished.items() if members[n.rpartition("/")[0]] == rollout.settings.group_size}
 
 
-def sampled_under(episode: Episode, version: int) -> bool:
-    """Whether every token of an episode comes from these weights."""
-    return all((call.generation.weight_versions == version).all() for call in episode.record.calls)
+def sampled_under(episode: Episode, version: int, staleness: int = 0) -> bool:
+    """Whether every token of an episode comes from these weights, or from those of at most ``staleness`` versions before."""
+    versions = [call.generation.weight_versions for call in episode.record.calls]
+    return all(((version - staleness <= v) & (v <= version)).all() for v in versions)
 
 
 async def validate(

@@ -135,6 +135,11 @@ class TrainSettings(Settings):
         given = FINAL_SHARE if self.final_share is None else self.final_share
         return 1.0 if self.schedule == "constant" else given
 
+    @property
+    def most_stale(self) -> int:
+        """By how many weight versions a trained token may be older than the weights that learn from it, as far as the job says."""
+        return int(self.asynchronous) if self.max_staleness is None else self.max_staleness
+
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 1: a function of only the step and ``steps``, so that resuming needs
         no other state. The warm-up's last step (without a warm-up, the first step) has the full rate, the last step its

@@ -216,7 +216,18 @@ def _parsed(raw: bytes, path: Path, number: int) -> dict[str, Any]:
     return line
 
 
+_KINDS: Mapping[str, Any] = {
+    **dict.fromkeys(("id", "phase", "task"), str),
+    **dict.fromkeys(("step", "member"), int),
+    **{"reward": int | float, "rewards": dict},
+}
+"""What a line's fields are, of which a report would notice only late that they are not."""
+
+
 def _entry(line: Mapping[str, Any], offset: int) -> Entry:
+    for name, kind in _KINDS.items():
+        if not isinstance(line[name], kind):
+            raise TypeError(f"{name} is {line[name]!r}")
     tokens = [call["tokens"] for call in line["calls"] if "tokens" in call]
     return Entry(
         offset=offset,

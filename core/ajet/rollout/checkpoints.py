@@ -58,7 +58,7 @@ def fault(checkpoint: Path) -> str | None:
         step = int(_state(checkpoint)["step"])
     except FileNotFoundError as error:
         return f"it has no {Path(error.filename).name}"
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, OverflowError) as error:
         return f"its {FILES} or {CHECKPOINT_STATE} cannot be read ({error})"
     if not isinstance(listed, dict):
         return f"its {FILES} is not a JSON object"
@@ -66,7 +66,7 @@ def fault(checkpoint: Path) -> str | None:
         return f"its {CHECKPOINT_STATE} is that of step {step}"
     sizes = _sizes(checkpoint)
     for name, noted in listed.items():
-        size = noted["size"] if isinstance(noted, dict) else noted
+        size = noted.get("size") if isinstance(noted, dict) else noted
         if name not in sizes:
             return f"{name} is missing"
         if sizes[name] != size:

@@ -210,6 +210,8 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
             for name in ("type", *_FIELDS.get(str(line.get("type")), ("step",))):
                 if name not in line:
                     raise _damaged(path, number, f'has no "{name}"')
+                if "step" in name and not isinstance(line[name], int):
+                    raise _damaged(path, number, f'has the "{name}" {line[name]!r}')
             yield line
 
 

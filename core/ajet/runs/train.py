@@ -323,15 +323,15 @@ def _taken_up(
     job: Job, rollout: Rollout, selector: TaskSelector, recorder: RunRecorder, done: int, version: int
 ) -> Mapping[str, Episode]:
     """Let a resumed run go on after step ``done``: bring the selector into the state it had then, and mark what the journal has
-    of later steps as superseded, except finished episodes of the next step that these weights sampled: they are returned, by id."""
+    of later steps as superseded, except what `_finished` returns and need not run again."""
     if not job.resume:
         return {}
     _observe_again(selector, recorder.dir, done)
-    finished = _finished(job, selector, recorder.dir, done + 1)
-    reused = reusable(rollout, {n: e for n, e in finished.items() if sampled_under(e, version)})
+    reused = reusable(rollout, _finished(job, selector, recorder.dir, done + 1, version))
     recorder.supersede(done + 1 if done else 0, reused)
+    which = "step" if all(name.startswith(f"{done + 1}.") for name in reused) else "steps"
     job.progress.say(
-        f"resuming {recorder.dir} after step {done}; {len(reused)} finished episodes of the next step can be reused"
+        f"resuming {recorder.dir} after step {done}; {len(reused)} finished episodes of the next {which} can be reused"
     )
     return reused
 
@@ -344,23 +344,36 @@ def _observe_again(selector: TaskSelector, run_dir: Path, step: int) -> None:
             selector.observe([PassRate(*group) for group in line["groups"]])
 
 
-def _finished(job: Job, selector: TaskSelector, run_dir: Path, step: int) -> dict[str, Episode]:
-    """Finished training episodes of an interrupted step, without forks: those that run again may have other parents. None in a
-    deterministic run, where batches must be the same again."""
+def _finished(job: Job, selector: TaskSelector, run_dir: Path, step: int, version: int) -> dict[str, Episode]:
+    """Finished training episodes, by id, that can be learned from when a run goes on with a step, whose weights have this version:
+    those of the step that these weights sampled, and those that the run took over from its parent (``parent``), also of later steps,
+    if they are as old as the job allows. Without forks: those that run again may have other parents. None in a deterministic run,
+    where batches must be the same again."""
     if job.config.run.deterministic:
         return {}
-    config = job.config
-    tasks = islice(selector.order(step), most_groups(config.train, config.rollout))
-    plans = plan_groups(tasks, step, config.rollout.roots, config.run.seed)
-    by_id = {plan.id: plan for plan in plans}
-    return {
-        line["id"]: _with_images(episode_from_json(line, by_id[line["id"]]), run_dir)
+    config, finished = job.config, {}
+    lines = [
+        line
         for line in live_lines(run_dir / JOURNAL)
         if line["phase"] == "train"
-        and line["step"] == step
         and line["failure"] is None
-        and line["id"] in by_id
+        and (line["step"] == step or ("parent" in line and line["step"] > step))
+    ]
+    most = most_groups(config.train, config.rollout)
+    plans = {
+        plan.id: plan
+        for number in {line["step"] for line in lines}
+        for plan in plan_groups(
+            islice(selector.order(number), most), number, config.rollout.roots, config.run.seed
+        )
     }
+    for line in lines:
+        if plan := plans.get(line["id"]):
+            episode = episode_from_json(line, plan)
+            staleness = config.train.most_stale if "parent" in line else 0
+            if sampled_under(episode, version + line["step"] - step, staleness):
+                finished[plan.id] = _with_images(episode, run_dir)
+    return finished
 
 
 def recorded_validation(run_dir: Path, *, first: bool) -> Metrics:

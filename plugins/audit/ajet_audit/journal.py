@@ -36,6 +36,8 @@ class JournalEntry:
     """Whether a resumed run superseded it."""
     is_latest: bool = True
     """Whether no later line has its id."""
+    is_taken: bool = False
+    """Whether it is one of the run whose judge this one corrects."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,7 @@ class Journal:
                     entry.done_again |= entry.step >= line["from_step"] and entry.id not in line["keep"]
             elif line["type"] == "episode":
                 entry = JournalEntry(line["id"], line["phase"], line["step"], place, len(raw))
+                entry.is_taken = "parent" in line
                 if entry.id in latest:
                     if not latest[entry.id].done_again:
                         folder.faults.append(

@@ -15,6 +15,7 @@ from ajet_audit.branches import unused
 from ajet_audit.files import Folder
 from ajet_audit.filters import MAX_TIMELINES, SIDE_CALLS, Filters
 from ajet_audit.journal import Journal, JournalCall, JournalEntry, JournalEpisode
+from ajet_audit.parent import ParentRun
 from ajet_audit.prompts import PromptCheck
 
 OVER_LONG_ROWS = "over_long_rows"
@@ -75,10 +76,20 @@ class Audit:
                 self._name(entry, episode)
                 if entry.phase != "train" and entry.is_latest and not entry.done_again:
                     validated.setdefault((entry.phase, entry.step), []).append(counts.figures(episode))
+        # Of a run whose judge this one corrects.
+        taken = [entry.id for entries in by_step.values() for entry in entries if entry.is_taken]
+        parent = ParentRun(self.folder, taken)
+        if parent.missing:
+            self.notes.append(
+                f"{len(taken)} episodes were not compared with the run that they are of: {parent.missing}"
+            )
         for step, entries in by_step.items():
             episodes = [self.journal.episode(entry) for entry in entries]
+            version = self.folder.metrics.get(step, {}).get("weight_version", step)
             for entry, episode in zip(entries, episodes, strict=True):
                 self._name(entry, episode)
+                if wrong := parent.fault(episode, step, version):
+                    self.faults.append(f"step {step}, episode {entry.id}: {wrong}")
             self._step(step, episodes)
         self._validations(validated)
         if self.filters.unknown:
@@ -206,10 +217,14 @@ class Audit:
         if self.is_verl or published is None:
             return
         learning, bound = int(published) - 1, self.folder.setting("train.max_staleness")
-        bounds = [bool(self.folder.setting("train.asynchronous"))] if self.folder.is_loop else []
-        oldest = learning - min([*bounds, learning if bound is None else bound])
+        late = int(self.folder.setting("train.asynchronous", False))
+        bounds = [late] if self.folder.is_loop else []
+        usual = learning - min([*bounds, learning if bound is None else bound])
         stale = record.episodes_left_out.get("stale", ())
         for episode in episodes:
+            # Those of the run before were not sampled step by step; the job says how old they may be.
+            taken = "parent" in episode.line
+            oldest = learning - (late if bound is None else bound) if taken else usual
             for call in episode.calls.values() if "given" in episode.line and episode.id not in stale else ():
                 other = call.versions[(call.versions < oldest) | (call.versions > learning)]
                 if call.trained and len(other):

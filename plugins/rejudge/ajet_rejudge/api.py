@@ -193,7 +193,12 @@ def judged_anew(path: Path, judge: Any, progress: Progress, clean: Path | None =
         judged_steps(Judging(run, built, config.rollout, unjudged, progress.say), ended)
     write(folder, file)
     if clean is not None and (wrong := changes.first_wrong):
-        changes.clean = clean, clean_folder.begin(clean, run, spec, verdicts, wrong.step)
+        changes.clean = (
+            clean,
+            clean_folder.begin(
+                clean, run, spec, verdicts, wrong.step, config.train, config.rollout.group_size
+            ),
+        )
     elif clean is not None:
         changes.notes.append(f"there is nothing to go back from, so {clean} was not written")
     if isinstance(known, str):

@@ -73,6 +73,8 @@ def recorded_task(run: RecordedRun, name: str) -> Task:
     """A task of a run with its id, or a unique part of it, as the journal has it, which may be the id alone. Raises ConfigError."""
     ids = list(dict.fromkeys(entry.task for entry in run.entries))
     fits = [each for each in ids if each == name] or [each for each in ids if name in each]
+    if not ids:
+        raise ConfigError(f"{run.dir}: no episode has been recorded, so it is not known which tasks it has.")
     if len(fits) != 1:
         few = f"{len(fits)} tasks have this in their id" if fits else f"no such task{nearest(name, ids)}"
         raise ConfigError(f"task= {name}", f"{few}. The run has {', '.join(ids[:5])}{', …' * (len(ids) > 5)}")

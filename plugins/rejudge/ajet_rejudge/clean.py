@@ -2,21 +2,29 @@
 
 `ajet run --resume` finds there what a run would have left that was interrupted in that step: the checkpoint before it, and the
 step's episodes, which that checkpoint sampled. They have the new verdicts, so the step takes them instead of running them again.
+So do later steps with theirs, as far as the job trains on what other weights have sampled.
+
+How far other weights are is counted in updates, as in any run. The two runs share the weights up to the first update that differs.
+What the old run has sampled after n more updates is, for weights after m more updates, n + m away; so the journal has it under the
+version n before the shared one.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from ajet import ConfigError
 from ajet.interfaces.helpers import write_whole
 from ajet.job.objects import OBJECT
+from ajet.learning.settings import TrainSettings
 from ajet.reports.folder import RecordedRun
 from ajet.rollout.batch_record import BATCHES, batch_file
 from ajet.rollout.checkpoints import CHECKPOINTS, checkpoints, step_of
@@ -30,6 +38,9 @@ from ajet_rejudge.recorded import JudgeVerdict
 PARENT = "parent.json"
 _FILES = ("settings.json", "versions.json", "tasks.json")
 _PASS_RATES = "pass_rates.jsonl"
+FARTHEST = 4
+"""How many versions away weights may be whose episodes are taken over, if the job does not allow more. Which of them are learned from
+is up to the job when it goes on: `train.max_staleness` may be another one then."""
 
 
 def check(folder: Path, judge: Mapping[str, Any]) -> None:
@@ -48,13 +59,21 @@ def last_clean(run_dir: Path, wrong: int) -> Path | None:
 
 
 def begin(
-    folder: Path, run: RecordedRun, judge: Mapping[str, Any], judged: Sequence[Judged], wrong: int
+    folder: Path,
+    run: RecordedRun,
+    judge: Mapping[str, Any],
+    judged: Sequence[Judged],
+    wrong: int,
+    train: TrainSettings,
+    group_size: int,
 ) -> int:
     """Write the folder; ``wrong`` is the step with the first wrong update. Returns the step after which training goes on. Raises
     AjetError."""
     checkpoint = last_clean(run.dir, wrong)
     step = step_of(checkpoint)
-    lines = list(_episodes(run, judged, step))
+    taken = _Taken(run, step, train, group_size)
+    taken.take(judged)
+    lines = [run.line(each.entry) for each in judged if each.entry.step <= step]
     with writing(folder):
         folder.mkdir(parents=True)
         for name in (*_FILES, TOKENIZER, IMAGES):
@@ -64,28 +83,73 @@ def begin(
         (folder / BATCHES).mkdir()
         for number in range(1, step + 1):
             _copy(batch_file(run.dir, number), batch_file(folder, number))
-        _write_lines(folder / JOURNAL, lines)
+        _write_lines(folder / JOURNAL, [*lines, *taken.lines])
         for name in (METRICS, _PASS_RATES):
             if kept := [line for line in live_lines(run.dir / name) if line["step"] <= step]:
                 _write_lines(folder / name, kept)
         told = {"run": str(run.dir.resolve()), "after_step": step, "judge": judge}
+        told |= {"shared_version": taken.shared, "verdicts": taken.verdicts}
         write_whole(folder / PARENT, json.dumps(told))
         # Last, as it is what makes the folder one that can be resumed.
         write_whole(folder / "job.yaml", yaml.safe_dump({**run.job, "judge": dict(judge)}, sort_keys=False))
     return step
 
 
-def _episodes(run: RecordedRun, judged: Sequence[Judged], step: int) -> list[dict[str, Any]]:
-    """The lines of the episodes up to a step, as the weights have learned from them, and those of the next one that have a new
-    verdict."""
-    lines = []
-    for each in judged:
-        entry = each.entry
-        if entry.step <= step:
-            lines.append(run.line(entry))
-        elif entry.step == step + 1 and entry.phase == "train" and each.new is not None:
-            lines.append(_rewritten(run.line(entry), each.new, each.episode.feedback))
-    return lines
+class _Taken:
+    """The episodes after a step that the new run can learn from."""
+
+    def __init__(self, run: RecordedRun, after: int, train: TrainSettings, group_size: int) -> None:
+        self._run, self._most_stale = run, max(train.most_stale, FARTHEST)
+        self._whole = train.batch_size * group_size if train.dynamic_sampling == 1 else 0
+        """Episodes of a step that none is missing of; 0 if that cannot be told."""
+        told = {
+            line["step"]: line["weight_version"]
+            for line in run.metrics
+            if line["type"] == "train"
+            and isinstance(line.get("weight_version"), int | float)
+            and 0 <= line["weight_version"] < 1 << 30
+        }
+        self._first = after + 1
+        self._learning = int(told.get(after, told.get(self._first, self._first) - 1))
+        """The version of the weights that learn from the first step."""
+        self.shared = self._learning
+        """The last version that is the same in both runs."""
+        self.lines: list[dict[str, Any]] = []
+        """Those of the journal, with the new verdicts."""
+        self.verdicts: dict[str, dict[str, Any]] = {}
+
+    def take(self, judged: Sequence[Judged]) -> None:
+        """Take what can be learned from, step by step, until a step has nothing."""
+        steps: dict[int, list[Judged]] = {}
+        for each in judged:
+            if each.entry.phase == "train" and each.entry.step >= self._first:
+                steps.setdefault(each.entry.step, []).append(each)
+        step = self._first
+        while members := steps.get(step):
+            taken = [line for each in members if (line := self._line(each))]
+            if not taken:
+                return
+            self.lines += taken
+            is_same = len(taken) == self._whole and not any(each.changed for each in members)
+            if is_same and self.shared == self._learning:
+                # The same weights learn from the same tokens with the same rewards: the update is the same.
+                self.shared += 1
+            step, self._learning = step + 1, self._learning + 1
+
+    def _line(self, each: Judged) -> dict[str, Any] | None:
+        """An episode's line for the new journal; None if it cannot be learned from."""
+        line = self._run.line(each.entry)
+        if each.new is None or "fork" in line:
+            return None
+        for call in line["calls"]:
+            if "tokens" in call:
+                versions = np.frombuffer(base64.b64decode(call["tokens"]["versions"]), "<i4")
+                versions = np.where(versions > self.shared, 2 * self.shared - versions, versions)
+                if (versions < self._learning - self._most_stale).any():
+                    return None
+                call["tokens"]["versions"] = base64.b64encode(versions.astype("<i4").tobytes()).decode()
+        self.verdicts[each.entry.id] = each.new.as_dict()
+        return _rewritten(line, each.new, each.episode.feedback) | {"parent": self._run.dir.name}
 
 
 def _rewritten(line: dict[str, Any], new: JudgeVerdict, feedback: str) -> dict[str, Any]:

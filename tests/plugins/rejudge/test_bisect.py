@@ -6,7 +6,7 @@ import json
 import math
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,19 @@ def test_nine_of_ten_planted_regressions_are_found() -> None:
         assert len(found.evaluated) <= math.log2(16) + 2
         assert sum(each.episodes for each in found.evaluated) <= 120
     assert right >= 18
+
+
+@pytest.mark.parametrize("checkpoints", [1, 16])
+def test_of_models_that_are_just_rare_and_just_often_as_many_bisections_are_right_as_it_says(
+    checkpoints: int,
+) -> None:
+    steps, wrong = range(1, checkpoints + 1), 0
+    for seed in range(200):
+        first = random.Random(seed).randrange(checkpoints + 1)
+        shares = [0.1] * (first + 1) + [0.5] * (checkpoints - first)
+        expected = (first, first + 1) if first < checkpoints else None
+        wrong += found_by(steps, shares, seed).steps != expected
+    assert wrong / 200 <= 0.05
 
 
 def test_a_behaviour_that_was_there_before_or_never_came_has_no_steps() -> None:
@@ -180,3 +193,61 @@ def test_what_is_no_case_is_refused(trained: Path) -> None:
     (trained / "checkpoints").rename(trained / "gone")
     with pytest.raises(ajet.ConfigError, match="has no checkpoint"):
         ajet.bisect(trained, task, fixed, progress=False)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a journal cut off": (lambda run: cut(run / "episodes.jsonl", -300), "taught by step 2"),
+    "an empty journal": (lambda run: cut(run / "episodes.jsonl", 0), "no episode has been recorded"),
+    "half a journal": (lambda run: cut(run / "episodes.jsonl", 90_000), "taught by step 2"),
+    "no metrics": (lambda run: (run / "metrics.jsonl").unlink(), "taught by step 2"),
+    "no batches": (lambda run: shutil.rmtree(run / "batches"), "taught by step 2"),
+    "a file in place of checkpoints": (lambda run: replaced(run / "checkpoints"), "has no checkpoint"),
+    "a file in place of a checkpoint": (lambda run: replaced(step_of(run, 2)), "taught by the steps 2 to 3"),
+    "a link in place of a checkpoint": (
+        lambda run: (
+            replaced(step_of(run, 2)),
+            step_of(run, 2).unlink(),
+            step_of(run, 2).symlink_to("nowhere"),
+        ),
+        "taught by the steps 2 to 3",
+    ),
+    "an empty checkpoint": (
+        lambda run: [f.unlink() for f in step_of(run, 2).iterdir()],
+        "taught by the steps 2 to 3",
+    ),
+    "a list of files that is odd": (
+        lambda run: (step_of(run, 2) / "files.json").write_text('{"model.safetensors": {}}'),
+        "taught by the steps 2 to 3",
+    ),
+    "another step": (
+        lambda run: (step_of(run, 2) / "ajet.json").write_text('{"step": 1e999}'),
+        "taught by the steps 2 to 3",
+    ),
+}
+
+
+def step_of(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step_{step:06d}"
+
+
+def cut(file: Path, at: int) -> None:
+    file.write_bytes(file.read_bytes()[:at])
+
+
+def replaced(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("x")
+
+
+@pytest.mark.whole
+def test_of_a_damaged_run_folder_it_says_what_is_left(trained: Path, tmp_path: Path) -> None:
+    task = ajet.load_run(trained).episodes()[0].task
+    for number, (damage, (done, said)) in enumerate(DAMAGES.items()):
+        copy = tmp_path / f"damaged{number}"
+        shutil.copytree(trained, copy)
+        done(copy)
+        try:
+            text = str(ajet.bisect(copy, task, must_not="not right", progress=False))
+        except ajet.AjetError as error:
+            text = str(error)
+        assert said in text, f"{damage}: {text}"

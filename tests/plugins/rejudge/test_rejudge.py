@@ -317,3 +317,24 @@ def test_a_plugins_row_in_a_check_may_need_less_than_it_is_offered(
     finally:
         manager.unregister(plugin)
     assert re.search(r"^episodes are in +\S+-check$", str(found), re.M), str(found)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step", "1"),
+        ("step", None),
+        ("reward", "x"),
+        ("task", 5),
+        ("rewards", [1]),
+        ("phase", ["train"]),
+        ("member", "a"),
+    ],
+)
+def test_a_line_whose_fields_are_of_other_kinds_is_named(recorded: MakeRun, name: str, value: object) -> None:
+    journal = recorded(steps=1) / "episodes.jsonl"
+    first, *others = journal.read_text().splitlines()
+    journal.write_text("\n".join([json.dumps({**json.loads(first), name: value}), *others]) + "\n")
+    with pytest.raises(ajet.AjetError, match=f"episodes.jsonl:1: .*{name}"):
+        ajet.rejudge(journal.parent, fixed, progress=False)
