@@ -168,8 +168,8 @@ def check_generation(generation: Generation | GenerationDelta, vocabulary: int) 
         unknown = ids[known.argmin()]
         if unknown >= vocabulary:
             raise IdWithoutToken(
-                f"the token id {unknown}, for which the tokenizer has no token: its ids end with {vocabulary - 1}, and the model has more. "
-                "The local engine and the engine vllm never sample such ids"
+                f"the token id {unknown}, for which the tokenizer has no token: its ids end with {vocabulary - 1}, and the model has "
+                "more. The local engine and the engine vllm never sample such ids"
             )
         raise ValueError(f"the token id {unknown}, which is outside the vocabulary, 0..{vocabulary - 1}")
     good = (logprobs > -np.inf) & (logprobs <= ROUNDING)  # NaN is neither
