@@ -311,10 +311,10 @@ TWO = "def test_0():\n    assert add(0, 0) == 0\ndef test_1():\n    got = add(1,
 @with_walls
 def test_a_program_skips_no_test() -> None:
     skip = "import unittest\nclass T(unittest.TestCase):\n    @unittest.skip('slow')\n    def test_1(self):\n        assert 0\n"
-    found = rewards(
+    passed = rewards(
         judged(SKIPPING, TWO), judged(ADD, TWO), judged(ADD, f"{UNITTEST}{skip}".replace("T(", "S(", 1))
     )
-    assert found == [0.0, 1.0, 1.0]
+    assert passed == [0.0, 1.0, 1.0]
 
 
 WRONG = [
