@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 
-from ajet.chat.renderer import Increment, Turn
+from ajet.chat.renderer import Chat, Increment, Turn
+from tests import tokenizers
 from tests.chat.families import FAMILIES
 from tests.chat.programme import TOOLS, make_chat
 from tests.chat.test_reading import MUTE, chat_of
@@ -79,3 +81,37 @@ def test_thoughts_are_known_by_the_vocabulary_where_the_template_never_writes_th
     parsed = chat.parse(ids, chat.render([QUESTION], [])[-64:], [])
     assert (parsed.reasoning, parsed.content) == ("One and one.", "Two.")
     assert chat_of(MUTE).shape.thoughts is None
+
+
+NOTES = """
+{%- for m in messages -%}
+{%- if m.role == 'assistant' -%}
+{{- '\n[bot]\n' ~ (m.reasoning_content ~ '\n[ANSWER NOW]\n' if m.reasoning_content and loop.last else '') ~ m.content -}}
+{{- '' if loop.last else '\n<|end|>\n' -}}
+{%- else -%}{{- '[' ~ m.role ~ ']\n' ~ m.content -}}{%- endif -%}
+{%- if loop.last and m.role != 'assistant' -%}{{- '\n[bot]\nMy notes so far:\n' -}}{%- endif -%}
+{%- endfor -%}
+"""
+"""Prompts begin a thought with words, as Apriel-1.6's do; answers have only the marker that ends it."""
+
+
+@pytest.mark.parametrize(
+    ("begun", "sampled", "content", "reasoning"),
+    [
+        ([], "One and one.\n[ANSWER NOW]\nTwo.", "Two.", "One and one."),
+        ([], "One and", "", "One and"),
+        ([{"role": "assistant", "content": "It is"}], " two.", "two.", None),
+    ],
+)
+def test_words_with_which_prompts_begin_a_thought_are_its_marker(
+    begun: Any, sampled: str, content: str, reasoning: str | None
+) -> None:
+    tokenizer = copy.deepcopy(tokenizers.plain())
+    tokenizer.chat_template = NOTES
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[bot]", "[ANSWER NOW]"]})
+    chat = Chat(tokenizer)
+    assert chat.shape.thoughts == ("My notes so far:", "[ANSWER NOW]")
+    prompt, _ = chat.begin([QUESTION, *begun], [])
+    ids = [*chat.tokenizer.encode(sampled, add_special_tokens=False), chat.stop_token_ids[0]]
+    parsed = chat.parse(ids, prompt[-64:].tolist(), [])
+    assert (parsed.content, parsed.reasoning) == (content, reasoning)

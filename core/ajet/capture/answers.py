@@ -21,7 +21,7 @@ from ajet.chat.streaming import stop_at
 from ajet.interfaces.engine import Engine
 from ajet.interfaces.wire import Answer, ChatRequest, Refused
 from ajet.tracker.call import Call, Exchange, Message
-from ajet.tracker.record import check_generation, joined_kept
+from ajet.tracker.record import IdWithoutToken, check_generation, joined_kept
 from ajet.types import (
     AjetError,
     FinishReason,
@@ -142,9 +142,11 @@ def _check(engine: Engine, chat: Chat, given: Generation | GenerationDelta, want
             raise ValueError("no kept tokens, though it is asked for them")
     except ValueError as error:
         episode, number = wanted.key
+        remedy = (
+            "" if isinstance(error, IdWithoutToken) else ". Check the engine with ajet.testing.conformance"
+        )
         raise AjetError(
-            f"{type(engine).__name__} answered call {number} of episode {episode} with {error}. "
-            "Check the engine with ajet.testing.conformance"
+            f"{type(engine).__name__} answered call {number} of episode {episode} with {error}{remedy}"
         ) from None
 
 

@@ -206,6 +206,8 @@ class Prober:
                 r"<[^<>]*>|\[/?[A-Z_]+\]", ends[0].lstrip()
             )
             end = token[0] if token else ""
+        # Some prompts begin a thought with words that no answer has.
+        begin = begin or (self.header[len(before) :].strip() if self.header.startswith(before) else "")
         begin = begin or self._last_marker(before, end)
         return (begin, end.strip()) if begin and end.strip() else None
 

@@ -20,6 +20,10 @@ class EpisodeClosed(AjetError):
     """A call arrived after its episode had ended."""
 
 
+class IdWithoutToken(ValueError):
+    """An engine has sampled an id that cannot be decoded."""
+
+
 class EpisodeRecord:
     """Calls, trees and conversations of one attempt at an episode. Not thread-safe: the engine's loop
     owns it until it is closed."""
@@ -162,6 +166,11 @@ def check_generation(generation: Generation | GenerationDelta, vocabulary: int) 
     known = (ids >= 0) & (ids < vocabulary)
     if not known.all():
         unknown = ids[known.argmin()]
+        if unknown >= vocabulary:
+            raise IdWithoutToken(
+                f"the token id {unknown}, for which the tokenizer has no token: its ids end with {vocabulary - 1}, and the model has "
+                "more. The local engine and the engine vllm never sample such ids"
+            )
         raise ValueError(f"the token id {unknown}, which is outside the vocabulary, 0..{vocabulary - 1}")
     good = (logprobs > -np.inf) & (logprobs <= ROUNDING)  # NaN is neither
     if not good.all():

@@ -64,7 +64,8 @@ def figures(episode: JournalEpisode) -> dict[str, Any]:
     """What `wrong_metrics` needs of an episode."""
     line = episode.line
     kept = {name: line.get(name) for name in ("failure", "reward", "is_success", "counters", "fork")}
-    return {**kept, "sampled": episode.sampled()}
+    causes = [broken["cause"] for broken in line.get("breaks", ())]
+    return {**kept, "breaks": causes, "sampled": episode.sampled()}
 
 
 def wrong_metrics(metrics: Mapping[str, Any], episodes: Sequence[Mapping[str, Any]], wrong: Told) -> None:
@@ -92,6 +93,10 @@ def _summed(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         sums |= {"reward_min": min(rewards), "reward_max": max(rewards)}
     if any(verdict is not None for verdict in verdicts):
         sums["accuracy"] = sum(map(bool, verdicts)) / len(independent)
+    breaks = Counter(cause for line in lines for cause in line["breaks"])
+    sums |= {"breaks": breaks.total(), **{f"breaks/{cause}": count for cause, count in breaks.items()}}
+    failures = Counter(line["failure"] for line in lines if line["failure"] not in (None, DIVERGED))
+    sums |= {f"failed/{cause}": count for cause, count in failures.items()}
     counters: Counter[str] = sum((Counter(line["counters"]) for line in lines), Counter())
     return sums | {f"calls/{name}": count for name, count in counters.items()}
 

@@ -90,7 +90,12 @@ class Audit:
                 self._name(entry, episode)
                 if wrong := parent.fault(episode, step, version):
                     self.faults.append(f"step {step}, episode {entry.id}: {wrong}")
-            self._step(step, episodes)
+            try:
+                self._step(step, episodes)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                self.faults.append(
+                    f"step {step}: its files have other values than AgentJet writes ({type(error).__name__}: {error})"
+                )
         self._validations(validated)
         if self.filters.unknown:
             self.notes.append(
@@ -195,8 +200,13 @@ class Audit:
         self._versions(wrong, episodes, record, step)
         if not self.is_verl:
             self._counts(wrong, episodes, record, metrics, step)
+        before = Counter(self.excluded)
         for episode in episodes:
             self._episode(wrong.at(f"episode {episode.id}"), episode, record, by_id, credited, step)
+        for rule in record.calls_left_out if metrics else ():
+            said, count = metrics.get(f"dropped_tokens/{rule}", 0), self.excluded[rule] - before[rule]
+            if said != count:
+                wrong(f"metrics.jsonl says dropped_tokens/{rule} {said:g}, but the record gives {count}")
 
     def _rate(self, wrong: _Told, record: Step, metrics: Mapping[str, float], step: int) -> None:
         """Compare the learning rates of the record, of metrics.jsonl and of the job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import importlib.util
 import json
 import sys
@@ -61,7 +62,17 @@ def tests_of(task: Task, key: str, packages: bool) -> list[Test]:
     tests = list(_read(given, place, entry_point(task), packages))
     if not tests:
         raise ValueError(f"{place} holds no test; {NEEDS}")
+    if all(_expects_nothing(test) for test in tests):
+        raise ValueError(
+            f"{place} expects no output and no value, as of a program that does nothing; {NEEDS}"
+        )
     return tests
+
+
+def _expects_nothing(test: Test) -> bool:
+    if isinstance(test, Talk):
+        return not test.output.strip()
+    return isinstance(test, TestedCall) and set(map(repr, test.results)) == {"None"}
 
 
 def entry_point(task: Task) -> str | None:
@@ -232,12 +243,14 @@ def _understood(source: str) -> tuple[Text, str, frozenset[str]]:
         nodes = list(ast.walk(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if ">>>" in source:
-            return Text(source, "doctest"), "", frozenset()
+            return Text(source, "doctest"), _fault_of_doctest(source), frozenset()
         return Text(source), f"is neither JSON nor Python ({str(error)[:80]})", frozenset()
+    if any(isinstance(node, ast.Assert) and isinstance(node.test, ast.Tuple) for node in nodes):
+        return Text(source), "asserts a tuple, which is always true", frozenset()
     if not any(map(_is_check, nodes)):
         document = ast.get_docstring(tree, clean=False) or ""
         if ">>>" in document:
-            return Text(document, "doctest"), "", frozenset()
+            return Text(document, "doctest"), _fault_of_doctest(document), frozenset()
         return Text(source), "tests nothing", frozenset()
     modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     modules |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
@@ -252,8 +265,11 @@ def _understood(source: str) -> tuple[Text, str, frozenset[str]]:
                 tests.append(node.name)
             fixtures = any(m.name.startswith(("setup", "teardown")) for m in methods)
             needs_pytest |= not node.bases and any(fixtures or len(_needed(m)) > 1 for m in tested)
+            needs_pytest |= any(isinstance(n, ast.ClassDef) and n.name.startswith("Test") for n in node.body)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             needed = _needed(node)
+            if any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(node)):
+                continue  # a generator runs nothing
             if (
                 len(needed) == 1
                 and node.name not in used
@@ -263,21 +279,29 @@ def _understood(source: str) -> tuple[Text, str, frozenset[str]]:
             elif node.name.startswith("test") and not (needed and node.name in used):
                 tests.append(node.name)
                 needs_pytest |= bool(needed)
-    called = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)} & used
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    called = {function.name for function in functions} & used
     rest = [n for n in tree.body if not isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
     if not (tests or checks or called or any(_is_check(n) for top in rest for n in ast.walk(top))):
         return Text(source), "defines checks, but nothing runs them", frozenset()
+    for function in functions:
+        runs = _needed(function) or function.decorator_list or function.name in {*used, *tests, *checks}
+        if not runs and any(map(_is_check, ast.walk(function))):
+            return Text(source), f"defines checks in {function.name}, which nothing runs", frozenset()
     if needs_pytest:
         return Text(source, "pytest"), "", frozenset({*modules, "pytest"})
     counted = ast.unparse(ast.fix_missing_locations(_CountingChecks().visit(tree)))
     return Text(counted, "code", tuple(tests), tuple(checks)), "", frozenset(modules)
 
 
+_BLOCKS = ast.With | ast.AsyncWith | ast.Try
+
+
 class _CountingChecks(ast.NodeTransformer):
-    """Puts calls around each check."""
+    """Puts calls around each check. One of a raised exception is one check, whatever it has inside."""
 
     def visit(self, node: ast.AST) -> Any:
-        changed = self.generic_visit(node)
+        changed = node if isinstance(node, _BLOCKS) and _is_check(node) else self.generic_visit(node)
         return [_counting(1), changed, _counting(-1)] if _is_check(node) else changed
 
 
@@ -286,15 +310,32 @@ def _counting(number: int) -> ast.stmt:
 
 
 def _is_check(node: ast.AST) -> bool:
-    """Whether a statement tests something: an assert, a call such as ``self.assertEqual(…)`` or ``with raises(…)``, or a
-    condition with a ``raise`` under it."""
+    """Whether a statement tests something: an assert, a call such as ``self.assertEqual(…)`` or ``with raises(…)``, a condition with
+    a ``raise`` under it, or a ``try`` that fails unless an exception of a kind is raised."""
     if isinstance(node, ast.Expr):
         return _is_assertion(node.value.value if isinstance(node.value, ast.Await) else node.value)
     if isinstance(node, ast.With | ast.AsyncWith):
         return any(_is_assertion(item.context_expr) for item in node.items)
     if isinstance(node, ast.If):
         return any(isinstance(inner, ast.Raise) for inner in node.body)
-    return isinstance(node, ast.Assert)
+    if isinstance(node, ast.Try):
+        kinds = {
+            n.id
+            for h in node.handlers
+            for n in ast.walk(h.type or ast.Name("Exception"))
+            if isinstance(n, ast.Name)
+        }
+        fails = any(map(_fails, (node.body[-1], *node.orelse[-1:])))
+        return fails and bool(kinds) and kinds.isdisjoint(("AssertionError", "Exception", "BaseException"))
+    return isinstance(node, ast.Assert) and not (isinstance(node.test, ast.Constant) and node.test.value)
+
+
+def _fails(node: ast.stmt) -> bool:
+    """Whether a statement always fails: ``assert False``, ``self.fail()`` or ``raise``."""
+    if isinstance(node, ast.Assert):
+        return isinstance(node.test, ast.Constant) and not node.test.value
+    called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+    return isinstance(node, ast.Raise) or (isinstance(called, ast.Attribute) and called.attr == "fail")
 
 
 def _is_assertion(node: ast.AST) -> bool:
@@ -302,6 +343,15 @@ def _is_assertion(node: ast.AST) -> bool:
         return False
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     return name.lower().startswith("assert") or name in ("raises", "fail")
+
+
+def _fault_of_doctest(source: str) -> str:
+    try:
+        examples = doctest.DocTestParser().get_examples(source)
+    except ValueError as error:
+        return f"is a doctest that cannot be read ({error})"
+    runs = any(example.want and not example.options.get(doctest.SKIP) for example in examples)
+    return "" if runs else "is a doctest that expects nothing"
 
 
 def _needed(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:

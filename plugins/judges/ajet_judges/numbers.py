@@ -95,6 +95,12 @@ def unlike(text: str, other: str) -> bool:
     return one != its and (bool(one and its) or not (one + its).isalpha())
 
 
+def measured_otherwise(text: str, other: str) -> bool:
+    """Whether the last numbers of two texts have different symbols of units: 5 cm is not 5 m."""
+    one, its = _mark(text), _mark(other)
+    return one != its and {one, its} <= MEASURES
+
+
 def _mark(text: str) -> str:
     """What stands behind the last number: a word, a percent sign, a base."""
     box = last_box(text)
@@ -223,6 +229,7 @@ LIST = re.compile(
     rf"(?<![\w.(\[{{/,;])\{{?({ENTRY}(?>(?:[ ]?[,;][ ]?(?:and\b|or\b)?|[ ]and\b|[ ]or\b)[ ]?{ENTRY})++)\}}?"
 )
 MARKED = re.compile(r"[0-9][ ]*+(%|_\{?[0-9]+|[A-Za-z]*)")
+MEASURES = {"mm", "cm", "dm", "m", "km", "mg", "g", "kg", "ms", "min", "h", "ml", "cl", "l", "w", "kw"}
 # What may be between two boxes of one answer.
 LINK = re.compile(r"(?:[\s$,;]|\\[,;:! ()\[\]]|\\q?quad|and|or|\\text\{\s*(?:and|or)\s*\})*")
 # What may be before "=": nothing, names (x, x_1, f(2), \angle ABC) or a calculation (7*6), but not an equation such as

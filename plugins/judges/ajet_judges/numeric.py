@@ -20,6 +20,7 @@ from ajet_judges.numbers import (
     last_boxes,
     last_list,
     last_parts,
+    measured_otherwise,
     plain_number,
     unlike,
 )
@@ -42,9 +43,9 @@ class Math(Judge):
 
     The response's answer is the content of the last ``\boxed{…}``, or else the text's last statement. Numbers are
     compared exactly, as fractions: 42 = 42.0, 1,000 = 1000, 3/4 = 0.75, 6.02e23 = 6.02 × 10^23, 5 million = 5,000,000. If only one
-    side has a percent sign, 50% equals both 50 and 0.5. Times, ratios and lists of numbers are compared as such. math-verify compares
-    everything else (roots, sets, intervals, matrices, equations), in separate processes; a decimal that stands for an expression may
-    be off by a millionth of it. Only the last 20,000 characters are read.
+    side has a percent sign, 50% equals both 50 and 0.5. Units are left out, but 5 cm is not 5 m. Times, ratios and lists of numbers
+    are compared as such. math-verify compares everything else (roots, sets, intervals, matrices, equations), in separate processes; a
+    decimal that stands for an expression may be off by a millionth of it. Only the last 20,000 characters are read.
     """
 
     name = "math"
@@ -83,7 +84,7 @@ class Math(Judge):
             number = final_number(response)
             # From its decimal notation: a tolerance of 0.1 is exactly a tenth, not the nearest double.
             if number is not None and number.equals(expected, Fraction(str(self.tolerance))):
-                return True
+                return not measured_otherwise(reference, response)
             if number is not None and box is not None:
                 return False
             if not MAYBE_MORE.search(response):

@@ -93,7 +93,7 @@ def _passes(text: Mapping[str, Any], space: dict[str, Any], entry: str) -> bool:
     exec(compile(text["source"], "tests.py", "exec"), space)
     named = [(name, space[name]) for name in text["tests"]]
     given: list[Callable[[], Any]] = [partial(_check, space, name, entry) for name in text["checks"]]
-    return _all_pass(named, given) and bool(checks) and sum(checks) == 0
+    return _all_pass(named, given, _may_skip(text["source"])) and bool(checks) and sum(checks) == 0
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -104,7 +104,12 @@ def _check(space: dict[str, Any], name: str, entry: str) -> None:
     space[name](_entry(space, entry))
 
 
-def _all_pass(named: list[tuple[str, Any]], functions: list[Callable[[], Any]]) -> bool:
+def _may_skip(source: str) -> bool:
+    """Whether tests may be skipped: otherwise a program could skip them, by an exception."""
+    return "skip" in source.lower() or "xfail" in source
+
+
+def _all_pass(named: list[tuple[str, Any]], functions: list[Callable[[], Any]], may_skip: bool) -> bool:
     warnings.filterwarnings(
         "error", message="It is deprecated to return a value"
     )  # from async tests, which would not be awaited
@@ -120,7 +125,7 @@ def _all_pass(named: list[tuple[str, Any]], functions: list[Callable[[], Any]]) 
         suite.addTest(unittest.FunctionTestCase(partial(_awaited, function)))
     result = unittest.TestResult()
     suite.run(result)
-    return result.wasSuccessful()
+    return result.wasSuccessful() and (may_skip or not result.skipped)
 
 
 def _awaited(function: Callable[[], Any]) -> None:
@@ -140,11 +145,15 @@ def _doctest(source: str, space: dict[str, Any]) -> bool:
 def _pytest(source: str) -> bool:
     import pytest
 
+    may_skip = _may_skip(source)
+
     class Passed:
         count = 0
+        skipped = 0
 
         def pytest_runtest_logreport(self, report: Any) -> None:
             self.count += report.when == "call" and report.passed
+            self.skipped += report.skipped and not may_skip
 
     names = "import solution; globals().update({k: v for k, v in vars(solution).items() if k[:2] != '__'})"
     with open("test_of_the_task.py", "w", encoding="utf-8") as file:
@@ -152,7 +161,10 @@ def _pytest(source: str) -> bool:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     passed = Passed()
     options = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", "--noconftest"]
-    return pytest.main([*options, "test_of_the_task.py"], plugins=[passed]) == 0 and passed.count > 0
+    return (
+        pytest.main([*options, "test_of_the_task.py"], plugins=[passed]) == 0
+        and passed.count > passed.skipped == 0
+    )
 
 
 if __name__ == "__main__":

@@ -40,9 +40,11 @@ def main() -> None:
         try:
             a, b = grader.safe_sympy_doit(a), grader.safe_sympy_doit(b)
             difference = abs((a - b).evalf(30))
+            if a.is_finite is False or b.is_finite is False:
+                return bool(a == b)
             share = SHARE if not request["exact"] and (a.has(grader.Float) or b.has(grader.Float)) else NOISE
             return bool(difference <= max(request["tolerance"], share * abs(a.evalf(30))))
-        except (TypeError, ValueError, AttributeError):  # symbols, or infinities
+        except (TypeError, ValueError, AttributeError):  # symbols
             return bool(a == b)
 
     grader.sympy_numeric_eq = same_number

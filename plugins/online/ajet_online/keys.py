@@ -70,9 +70,14 @@ class Keys:
         self._keys = list(keys)
         self._asked = asked
 
+    @property
+    def are_one(self) -> bool:
+        """Whether there is one key for all clients."""
+        return len(self._keys) == 1
+
     def share(self, most: int) -> int:
         """How many of ``most`` calls at once a key gets that sets no limit: of several, none takes all."""
-        return most if len(self._keys) == 1 else max(most // 2, 1)
+        return most if self.are_one else max(most // 2, 1)
 
     @classmethod
     def single(cls, secret: str, rate: float | None = None) -> Keys:

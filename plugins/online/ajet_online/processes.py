@@ -90,6 +90,12 @@ def given(
     return Exploring(source, settings, lambda path: plugin.build(path, seed, progress), policy, job.rollout)
 
 
+ONE_KEY = (
+    "all clients have one key, so rollback takes them for one user: a few who rate to harm can have a good version withdrawn; "
+    "--keys gives groups of users keys of their own"
+)
+
+
 def explore(
     what: Exploring,
     keys: Keys,
@@ -106,6 +112,8 @@ def explore(
     host = what.settings.host if host is None else host
     port = what.settings.port if port is None else port
     warn_of_network(host, say)
+    if what.settings.rollback.enabled and keys.are_one:
+        say(ONE_KEY)
     with ExitStack() as stack:
         store = TraceStore.open(what.settings.store)
         stack.callback(store.close)

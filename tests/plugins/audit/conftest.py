@@ -18,7 +18,8 @@ import ajet
 from ajet.capture.targets import Target
 from ajet.interfaces.algorithm import Algorithm
 from ajet.learning.algorithms import GRPO
-from ajet.learning.loop import Loop, train
+from ajet.learning.batch import RolloutBatch
+from ajet.learning.loop import BatchSource, Loop, train
 from ajet.learning.rollouts import RolloutSource
 from ajet.learning.settings import TrainSettings
 from ajet.learning.task_selector import Shuffled
@@ -106,6 +107,23 @@ class Counting:
         (path / "model.safetensors").write_bytes(bytes(range(99)))
 
 
+class Slow:
+    """Publishes when the batch that was begun last is complete, as a trainer does whose update takes longer than episodes."""
+
+    def __init__(self, source: BatchSource, trainer: Counting) -> None:
+        self._source, self._trainer = source, trainer
+        self._last: asyncio.Future[Any] | None = None
+
+    async def batch(self, step: int, version: int) -> RolloutBatch:
+        self._last = asyncio.ensure_future(self._source.batch(step, version))
+        return await self._last
+
+    async def publish(self) -> int:
+        if self._last:
+            await asyncio.wait([self._last])
+        return await self._trainer.publish()
+
+
 class WithoutTokens(RunRecorder):
     """Records as the backbone verl does, whose trainer does not read token ids."""
 
@@ -186,12 +204,13 @@ class Runs:
                 filters=filters,
                 adapters=[target for target, keys in (target_keys or {}).items() if keys.get("lora")],
             )
+            slow = Slow(source, trainer)
             loop = Loop(
                 trainer=trainer,
-                source=source,
+                source=slow,
                 recorder=recorder,
                 settings=train_settings,
-                publish=trainer.publish,
+                publish=slow.publish,
                 validate=None,
                 validate_every=0,
                 on_step=lambda *_: None,

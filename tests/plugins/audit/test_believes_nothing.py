@@ -569,8 +569,12 @@ FAULTS: dict[str, tuple[str, Callable[[Files], Any], str]] = {
             "reward": "plain",
             "reward_max": "plain",
             "forks": "forks",
+            "breaks": "plain",
+            "failed/workflow:RuntimeError": "failures",
+            "dropped_tokens/over_long": "filters",
         }.items()
     },
+    "an episode without a reward": ("plain", lambda f: f.own[0].update(reward=None), "other values than"),
     # what calls sampled
     "tokens that no call sampled": ("plain", spent, "it sampled 500 tokens beside"),
     "more lost answers than are known": ("plain", no_counter, "it sampled 2 tokens beside"),

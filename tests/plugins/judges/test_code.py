@@ -132,6 +132,16 @@ FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "main": ("if __name__ == '__main__':\n    assert add(1, 2) == 3", {}),
     "printed failures": ("try:\n    assert add(1, 2) == 3\nexcept AssertionError:\n    print('failed')", {}),
     "raise": ("if add(1, 2) != 3:\n    raise ValueError", {}),
+    "an exception": ("try:\n    add(1, None)\n    assert False\nexcept TypeError:\n    pass", {}),
+    "an exception, else": (
+        "try:\n    add(1, None)\nexcept TypeError:\n    pass\nelse:\n    raise ValueError",
+        {},
+    ),
+    "a check within one of an exception": (
+        "import unittest\nclass T(unittest.TestCase):\n    def test_add(self):\n"
+        "        with self.assertRaises(TypeError):\n            assert add(1, None) == 3",
+        {},
+    ),
     "doctest": (">>> add(1, 2)\n3\n", {}),
     "doctest in a docstring": ('"""\n>>> add(1, 2)\n3\n"""', {}),
     "JSON as text": ('[{"call": "add(1, 2)", "result": 3}]', {}),
@@ -293,6 +303,20 @@ def test_texts_of_asserts() -> None:
     assert judge("def add(a, b): return 5", tests).reward == 0.0
 
 
+SKIPPING = "import unittest\ndef add(a, b):\n    if a: raise unittest.SkipTest\n    return a + b"
+TWO = "def test_0():\n    assert add(0, 0) == 0\ndef test_1():\n    got = add(1, 2)\n    assert got == 3\n"
+
+
+@pytest.mark.whole
+@with_walls
+def test_a_program_skips_no_test() -> None:
+    skip = "import unittest\nclass T(unittest.TestCase):\n    @unittest.skip('slow')\n    def test_1(self):\n        assert 0\n"
+    passed = rewards(
+        judged(SKIPPING, TWO), judged(ADD, TWO), judged(ADD, f"{UNITTEST}{skip}".replace("T(", "S(", 1))
+    )
+    assert passed == [0.0, 1.0, 1.0]
+
+
 WRONG = [
     "import os; os._exit(0)",
     "import sys; sys.exit()",
@@ -364,6 +388,14 @@ def test_no_program_is_wrong_and_nothing_is_run(response: Any) -> None:
         ("[add(1, 2), 3]", "tests nothing"),
         ("def test_add():\n    add(1, 2) == 3", "tests nothing"),
         ("def helper():\n    assert add(1, 2) == 3", "defines checks, but nothing runs them"),
+        ("def main():\n    assert add(1, 2) == 3\nassert callable(add)", "in main, which nothing runs"),
+        ("def test_add():\n    yield\n    assert add(1, 2) == 3", "defines checks, but nothing runs them"),
+        ("assert (add(1, 2) == 3, 'no sum')", "asserts a tuple, which is always true"),
+        ("assert True\nprint(add(1, 2) == 3)", "tests nothing"),
+        (">>> x = add(1, 2)", "a doctest that expects nothing"),
+        (">>> add(1, 2)  # doctest: +SKIP\n3", "a doctest that expects nothing"),
+        ([{"call": "add(1, 2)", "result": None}], "expects no output and no value"),
+        ([{"input": "1", "output": " "}, {"input": "2", "output": ""}], "expects no output and no value"),
         ("def check(candidate):\n    return candidate(1, 2) == 3", "tests nothing"),
         ("def test_add(capsys):\n    assert add(1, 2) == 3", "needs pytest, .*packages: true"),
         (PYTEST, "needs pytest, .*packages: true"),

@@ -48,6 +48,11 @@ def test_other_values_are_wrong(response: str, answer: str) -> None:
     assert reward(response, answer) == 0.0
 
 
+def test_another_symbol_of_a_unit_is_another_answer() -> None:
+    assert reward(r"\boxed{5 \text{ m}}", "5 cm") == reward("It weighs 5 g.", "5 kg") == 0.0
+    assert reward(r"\boxed{5}", "5 cm") == reward("5 meters", "5 m") == reward("5 cm", "5 cm") == 1.0
+
+
 @pytest.mark.parametrize("response", [None, "", "I do not know", "1/0", "9" * 5000, r"\boxed{}"])
 def test_a_response_without_a_number_is_wrong(response: str | None) -> None:
     assert reward(response, "42") == 0.0

@@ -216,6 +216,7 @@ def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
         and (app.key.name, tuple(app.key.roles), tuple(rater.key.roles)) == ("app", ("chat",), ("feedback",))
     )
     assert found.find("0123456789abcde") is None and found.find(None) is None
+    assert Keys.single("0123456789abcdef").are_one and not found.are_one
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ def test_a_call_in_progress_is_answered_after_sigterm_and_then_the_process_ends(
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout
     try:
+        assert "rollback takes them for one user" in server.stdout.readline()
         url = server.stdout.readline().strip()
         body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
 
