@@ -28,11 +28,19 @@ def _figures(metrics: Any) -> Any:
     """Metrics without texts, which one of AgentScope's samples has among its figures. Each name gets one warning."""
     if not isinstance(metrics, Mapping):
         return metrics
-    texts = {name for name, value in metrics.items() if isinstance(value, str)}
+    texts = {name for name, value in metrics.items() if isinstance(value, str) and not _is_number(value)}
     for name in sorted(texts - _TEXTS, key=str):
         log.warning("metrics: %r is a text, %r, and is left out: a metric is a number.", name, metrics[name])
     _TEXTS.update(texts)
     return {name: value for name, value in metrics.items() if name not in texts}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 _TEXTS: set[Any] = set()
