@@ -43,7 +43,8 @@ def _earlier(path: Path, new: Translation) -> Layers:
         f"{path}: is a job file of the earlier AgentJet; `ajet config from-earlier {path}` prints the new one"
     )
     for note in new.notes:
-        tell(f"{path}: {note}")
+        if ".total_epochs: " not in note:  # they are counted below
+            tell(f"{path}: {note}")
     if new.epochs and "steps" not in new.job["train"]:
         job = layers.job()
         try:
