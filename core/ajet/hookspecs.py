@@ -70,8 +70,8 @@ def ajet_as_judge(judge: Any) -> Judge | None:
 
 @hookspec(firstresult=True)
 def ajet_command_line(arguments: Sequence[str]) -> None:
-    """The arguments of `ajet` begin with an option that it does not have. A plugin that knows it raises ConfigError, which says
-    what to run."""
+    """The arguments of `ajet` begin with an option that it does not have. A plugin that knows it runs what it means, and raises
+    SystemExit, or raises ConfigError, which says what to run."""
 
 
 @hookspec(firstresult=True)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ajet import hookimpl
 
 if TYPE_CHECKING:
-    from ajet import Judge, LoadedWorkflow
+    from ajet import Judge, LoadedWorkflow, Plugin
     from ajet.job.config import Layers
 
 
@@ -59,6 +59,14 @@ def ajet_as_judge(judge: Any) -> Judge | None:
 @hookimpl
 def ajet_command_line(arguments: Sequence[str]) -> None:
     """Command lines of the earlier AgentJet."""
-    from ajet_migrate.earlier.command_line import refuse_earlier
+    from ajet_migrate.earlier.command_line import run_earlier
 
-    refuse_earlier(arguments)
+    run_earlier(arguments)
+
+
+@hookimpl
+def ajet_plugins() -> Iterable[type[Plugin]]:
+    """What the switches of such a command line start."""
+    from ajet_migrate.earlier.services import ENVIRONMENTS, Logview
+
+    return [*ENVIRONMENTS, Logview]

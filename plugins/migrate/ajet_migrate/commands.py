@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -29,23 +28,14 @@ def from_trinity(
 
     from ajet import ConfigError
     from ajet.utils.terminal import tell
+    from ajet_migrate.job_files import records
     from ajet_trinity_files.files import job_values, trinity_file
 
     parsed = trinity_file(file, backbone)
     if parsed is None:
         said = "is not a configuration of Trinity-RFT" if file.is_file() else "no such file"
         raise ConfigError(f"{file}: {said}. Name a YAML file that `trinity run --config` takes.")
-    values = job_values(parsed, _records)
+    values = job_values(parsed, records)
     for line in parsed.warnings():
         tell(line)
     print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
-
-
-def _records(reader: Mapping[str, Any]) -> int:
-    """How many tasks a reader reads. Raises ConfigError."""
-    from ajet import Reader
-    from ajet.job.layers import job_layers
-    from ajet.job.parts import build_plugin
-
-    built = build_plugin(job_layers(None), Reader, reader, "task.reader")
-    return sum(1 for _ in built.tasks())

@@ -12,6 +12,8 @@ import pytest
 from ajet.interfaces.workflow import LoadedWorkflow, load_workflow
 from ajet.plugins import load_plugins
 from ajet.types import Task, WorkflowOutput
+from ajet_agentscope.tuner.config import JudgeOutput
+from ajet_agentscope.tuner.config import WorkflowOutput as TunersOutput
 
 Write = Callable[[str, str], str]
 
@@ -100,3 +102,13 @@ def test_an_instance_may_have_such_a_method_and_other_signatures_are_left_alone(
         response="model of policy, whole answers"
     )
     assert load(f"{path}:run").fresh()(Task("t"), tuner) is tuner
+
+
+def test_a_text_among_the_metrics_is_left_out_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    texts: Any = {"won": 1.0, "side": "good", "share": "0.5"}
+    for _ in range(2):
+        assert TunersOutput(reward=1.0, metrics=texts).metrics == {"won": 1.0, "share": 0.5}
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == "metrics: 'side' is a text, 'good', and is left out: a metric is a number."
+    with pytest.raises(ValueError):
+        JudgeOutput(reward=1.0, metrics={"all": [1.0]})

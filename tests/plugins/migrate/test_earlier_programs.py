@@ -1,9 +1,11 @@
-"""Programs of the earlier AgentJet (0.0.1): classes run unchanged, commands and job files are refused with their new form."""
+"""Programs of the earlier AgentJet (0.0.1): classes run unchanged, commands and job files as those of today that they mean."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +23,9 @@ from ajet.job.layers import job_layers
 from ajet.job.parts import build_judge
 from ajet.plugins import load_plugins
 from ajet.types import AjetError, ConfigError, ContractBroken, EpisodeView, Task, WorkflowOutput
+from ajet_migrate.earlier import command_line
 from ajet_migrate.earlier.job_file import GONE, KEYS, RENAMED
+from ajet_migrate.earlier.services import AppWorld
 from tests.cli.conftest import Folder
 
 HEAD = "from ajet import AjetTuner, Workflow, WorkflowOutput, WorkflowTask\n"
@@ -430,17 +434,14 @@ job.set_data(type="hf", dataset_path="my/sums")
         ("ajet --conf job.yaml --backbone='verl' --with-ray", "ajet run job.yaml --backbone verl --with ray"),
         ("ajet --conf job.yaml --backbone='trinity' --with-ray", "ajet run job.yaml --backbone trinity"),
         (
-            "ajet --conf job.yaml --backbone='debug' --with-logview",
-            "ajet run job.yaml --backbone debug (`ajet studio`",
+            "ajet --conf job.yaml --backbone='debug' --with-logview --exp-dir=out",
+            "ajet run job.yaml --backbone debug --set run.dir=out --with logview --set services.logview.folder=out",
         ),
         (
             "ajet --conf job.yaml --with-appworld --backbone='verl'",
-            "ajet run job.yaml --backbone verl --with appworld (declare",
+            "ajet run job.yaml --backbone verl --with appworld",
         ),
-        (
-            "ajet --conf job.yaml --with-crafters",
-            "ajet run job.yaml --backbone verl --with crafters (declare",
-        ),
+        ("ajet --conf job.yaml --with-crafters", "ajet run job.yaml --backbone verl --with crafters"),
         ('ajet --conf job.yaml --debug="TAG_1"', "ajet run job.yaml --backbone verl --break TAG_1"),
         (
             "ajet --conf job.yaml --db='TAG1|TAG2|TAG3'",
@@ -453,29 +454,61 @@ job.set_data(type="hf", dataset_path="my/sums")
         ),
         (
             "ajet --conf job.yaml --autokill --skip-check-avail-gpu",
-            "ajet run job.yaml --backbone verl (AgentJet ends",
+            "ajet run job.yaml --backbone verl (AgentJet ends what it has started, so there is nothing to kill)",
         ),
-        ("ajet --kill='python|ray|vllm'", "remove it (AgentJet ends what it has started"),
-        ("ajet --with-webshop", "ajet run job.yaml --backbone verl --with webshop"),
+        ("ajet run job.yaml --with-ray --steps 3", "ajet run job.yaml --steps 3 --with ray"),
+        (
+            "ajet run --backbone debug job.yaml --with-ray --with-bfcl",
+            "ajet run --backbone debug job.yaml --with bfcl",
+        ),
     ],
 )
-def test_an_earlier_command_is_refused_with_the_new_one(folder: Folder, earlier: str, todays: str) -> None:
-    import shlex
-
-    outcome = folder.ajet(*shlex.split(earlier)[1:])
-    assert outcome.code == 2 and outcome.err.startswith("error: ajet --") and outcome.err.count("\n") == 1
-    assert outcome.err.rstrip("\n.").endswith(todays) or todays in outcome.err
-
-
-def test_the_new_command_makes_the_new_job_file_first_where_the_file_is_an_earlier_one(
-    folder: Folder,
+def test_an_earlier_command_runs_as_todays(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, earlier: str, todays: str
 ) -> None:
-    folder.write("old job.yaml", "ajet:\n  model: {path: m}\n")
-    err = folder.ajet("--conf", "old job.yaml", "--backbone", "debug").err
-    assert (
-        "Run: ajet config from-earlier 'old job.yaml' > job.yaml && ajet run job.yaml --backbone debug\n"
-        in err
+    ran: list[str] = []
+    monkeypatch.setattr(command_line, "run_program", lambda words: ran.extend(words) or 7)
+    with pytest.raises(SystemExit) as ended:
+        command_line.run_earlier(shlex.split(earlier)[1:])
+    assert ended.value.code == 7 and shlex.join(["ajet", *ran]) == todays.partition(" (")[0]
+    err = capsys.readouterr().err
+    assert err.startswith("ajet --") and err.endswith(f"This runs: {todays}\n") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("earlier", "said"),
+    [
+        ("--kill='python|ray|vllm'", "remove it (AgentJet ends what it has started"),
+        ("--with-webshop", "Run: ajet run job.yaml --backbone verl --with webshop"),
+    ],
+)
+def test_an_earlier_command_without_a_job_is_refused(folder: Folder, earlier: str, said: str) -> None:
+    outcome = folder.ajet(*shlex.split(earlier))
+    assert outcome.code == 2 and said in outcome.err and outcome.err.count("\n") == 1
+
+
+@pytest.mark.whole
+def test_an_earlier_command_with_a_viewer_runs_a_job_to_its_end(folder: Folder) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder.write(
+        "viewed.yaml", f"{(folder.path / 'job.yaml').read_text()}\nservices: {{logview: {{port: {port}}}}}\n"
     )
+    outcome = folder.ajet("--conf", "viewed.yaml", "--backbone=debug", "--with-logview")
+    assert outcome.code == 0, outcome.err
+    assert "service logview: healthy" in outcome.err + outcome.out
+
+
+def test_an_environment_is_started_by_its_two_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("APPWORLD_PATH", raising=False)
+    environment = AppWorld()
+    with pytest.raises(ConfigError, match="the variables APPWORLD_PATH and APPWORLD_SCRIPT start it"):
+        environment.argv()
+    monkeypatch.setenv("APPWORLD_PATH", "/of the/service")
+    monkeypatch.setenv("APPWORLD_SCRIPT", "bash start.sh")
+    assert environment.argv() == ["bash", "-c", "cd '/of the/service' && bash start.sh"]
+    assert environment.address == "127.0.0.1:8080"
 
 
 @pytest.mark.whole
@@ -492,7 +525,8 @@ def test_python_m_ajet_launcher_is_the_program(tmp_path: Path) -> None:
     ]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert ended.returncode == 2
-    assert "Run: ajet run bench.yaml --backbone verl --with appworld --break EXT" in ended.stderr
+    assert "This runs: ajet run bench.yaml --backbone verl --break EXT --with appworld" in ended.stderr
+    assert "error: bench.yaml: no such" in ended.stderr
 
 
 def test_options_of_today_are_not_taken_for_earlier_ones(folder: Folder) -> None:
@@ -562,6 +596,9 @@ trinity: {algorithm: {repeat_times: 7}, cluster: {node_num: 2}, buffer: {trainer
 }
 
 
+EPOCHS = "  data: {train_batch_size: 4}\n  trainer_common: {total_epochs: 5}\n"
+
+
 def translated(folder: Folder, name: str) -> tuple[dict[str, Any], str]:
     folder.write("old.yaml", FILES[name])
     outcome = folder.ajet("config", "from-earlier", "old.yaml")
@@ -623,7 +660,6 @@ def test_files_of_its_first_names_are_translated_with_their_keys_of_trinity(fold
     )
     for key in ("cluster.node_num: 2", "buffer.trainer_input.auxiliary_buffers: {'sft': 1}"):
         assert f"#   trinity.{key}: " in text
-    assert "old.yaml: is a job file of the earlier AgentJet" in folder.ajet("run", "old.yaml").err
 
 
 def test_services_tool_calls_truncation_and_algorithms_are_translated(folder: Folder) -> None:
@@ -651,13 +687,17 @@ def test_the_tasks_of_dummy_numbers_are_written_by_the_command_in_the_new_file(f
     assert len(tasks) == 1000 and tasks[7].metadata == {"random_number": 7}
 
 
-def test_an_earlier_job_file_is_refused_with_the_command_that_prints_the_new_one(folder: Folder) -> None:
-    folder.write("old.yaml", FILES["file"])
-    for command in ("run", "check", "eval"):
-        outcome = folder.ajet(command, "old.yaml")
-        assert outcome.code == 2
-        assert "old.yaml: is a job file of the earlier AgentJet" in outcome.err
-        assert outcome.err.endswith("ajet config from-earlier old.yaml\n")
+def test_an_earlier_job_file_is_read_as_the_job_that_it_says(
+    folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = folder.write(
+        "old.yaml", FILES["file"].replace("{user_workflow", "{num_repeat: 3, user_workflow") + EPOCHS
+    )
+    folder.write("t.jsonl", '{"main_query": "q", "init_messages": [], "task_id": "1"}\n' * 8)
+    job = job_layers(file).job()
+    assert job.rollout.group_size == 3 and job.train.steps == 10, "8 tasks, 5 epochs, batches of 4"
+    said = capsys.readouterr().err
+    assert "old.yaml: is a job file of the earlier AgentJet; `ajet config from-earlier" in said
     outcome = folder.ajet("config", "from-earlier", "job.yaml")
     assert outcome.code == 2 and "job.yaml: is not a job file of the earlier AgentJet" in outcome.err
     assert "no such job file" in folder.ajet("config", "from-earlier", "none.yaml").err

@@ -465,7 +465,8 @@ def test_what_the_file_says_of_the_engine_is_stronger_than_what_it_says_of_the_m
 
 
 def test_the_page_has_every_key_that_sets_a_key_of_the_job() -> None:
-    rows = [line for line in page("plugins/migrate/KEYS.md").splitlines() if line.startswith("|")]
+    trinitys = page("plugins/migrate/KEYS.md").partition("## Keys of the earlier AgentJet")[0]
+    rows = [line for line in trinitys.splitlines() if line.startswith("|")]
     for key, rule in TABLE.items():
         if rule.only != "online":
             assert not rule.keys or any(

@@ -4,15 +4,17 @@ place (`ours`)."""
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ajet import ConfigError, Reader
 
+log = logging.getLogger("ajet")
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -22,19 +24,43 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
+def _figures(metrics: Any) -> Any:
+    """Metrics without texts, which one of AgentScope's samples has among its figures. Each name gets one warning."""
+    if not isinstance(metrics, Mapping):
+        return metrics
+    texts = {name for name, value in metrics.items() if isinstance(value, str) and not _is_number(value)}
+    for name in sorted(texts - _TEXTS, key=str):
+        log.warning("metrics: %r is a text, %r, and is left out: a metric is a number.", name, metrics[name])
+    _TEXTS.update(texts)
+    return {name: value for name, value in metrics.items() if name not in texts}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+_TEXTS: set[Any] = set()
+"""Names of metrics that were texts."""
+Figures = Annotated[dict[str, float], BeforeValidator(_figures)]
+
+
 class WorkflowOutput(BaseModel):
     """What a workflow function returns."""
 
     reward: float | None = Field(None, description="Reward of the episode; without one, the judge gives it.")
     response: Any | None = Field(None, description="What the judge gets.")
-    metrics: dict[str, float] | None = Field(None, description="Figures of the episode.")
+    metrics: Figures | None = Field(None, description="Figures of the episode.")
 
 
 class JudgeOutput(BaseModel):
     """What a judge function returns."""
 
     reward: float = Field(description="Reward of the response.")
-    metrics: dict[str, float] | None = Field(None, description="Figures of the verdict.")
+    metrics: Figures | None = Field(None, description="Figures of the verdict.")
 
 
 WorkflowType = Callable[..., Awaitable[WorkflowOutput]]

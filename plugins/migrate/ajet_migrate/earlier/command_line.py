@@ -1,61 +1,55 @@
-"""Command lines of the earlier AgentJet: ``ajet --conf FILE --backbone verl --with-ray``."""
+"""Command lines of the earlier AgentJet, as today's: ``ajet --conf FILE --backbone verl --with-ray``."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from ajet import ConfigError
+from ajet.cli import run_program
+from ajet.utils.terminal import tell
 
 _WITH_VALUES = ("--conf", "--backbone", "--exp-dir", "--debug", "--db", "--kill", "--prefix")
-_SERVICES = {f"--with-{name}": name for name in ("appworld", "deepfinance", "webshop", "bfcl", "crafters")}
+_SERVICES = {
+    f"--with-{name}": name for name in ("appworld", "deepfinance", "webshop", "bfcl", "crafters", "logview")
+}
 _RAY = ("--with-ray", "--with-ray-cluster")
-_SWITCHES = (*_SERVICES, *_RAY, "--with-logview", "--reboot", "--skip-check-avail-gpu", "--autokill")
+_SWITCHES = (*_SERVICES, *_RAY, "--reboot", "--skip-check-avail-gpu", "--autokill")
 
 
-def refuse_earlier(arguments: Sequence[str]) -> None:
-    """ConfigError with today's command if the arguments of ``ajet`` begin with an option of the earlier form."""
+def run_earlier(arguments: Sequence[str]) -> None:
+    """Print and run today's command if the arguments of ``ajet`` begin with an option of the earlier form, or are those of
+    ``ajet run`` with one of its switches. Raises SystemExit with the exit code, and ConfigError for what names no job."""
     if arguments and arguments[0] == "run":
-        _refuse_in_run(arguments[1:])
-    option = arguments[0].partition("=")[0] if arguments else ""
+        option = next((word for word in arguments[1:] if word in _SWITCHES), "")
+        words = [word for word in arguments[1:] if word not in _SWITCHES]
+        given: Mapping[str, str] = dict.fromkeys(arguments[1:], "")
+    else:
+        option = arguments[0].partition("=")[0] if arguments else ""
+        given = _parse(arguments)
+        words = _words(given)
     if option not in (*_WITH_VALUES, *_SWITCHES):
         return
-    given = _parse(arguments)
-    services = [name for switch, name in _SERVICES.items() if switch in given]
-    said = _said(given, services)
-    if "--conf" not in given and not services:
+    killed = "--kill" in given or "--autokill" in given
+    said = " (AgentJet ends what it has started, so there is nothing to kill)" if killed else ""
+    for name in _services(given, words):
+        words += ["--with", name]
+        if name == "logview" and given.get("--exp-dir"):
+            words += ["--set", f"services.logview.folder={given['--exp-dir']}"]
+    command = shlex.join(["ajet", "run", *words])
+    if arguments[0] != "run" and "--conf" not in given:
+        if any(switch in given for switch in (*_SERVICES, *_RAY)):
+            raise ConfigError(f"ajet {option} is of the earlier AgentJet. Run: {command}{said}")
         raise ConfigError(f"ajet {option} is of the earlier AgentJet; remove it{said}.")
-    raise ConfigError(f"ajet {option} is of the earlier AgentJet. Run: {_todays(given, services)}{said}")
+    tell(f"ajet {option} is of the earlier AgentJet. This runs: {command}{said}")
+    raise SystemExit(run_program(["run", *words]))
 
 
-def _refuse_in_run(words: Sequence[str]) -> None:
-    """The same for a switch after ``ajet run JOB.yaml``."""
-    given = {word.partition("=")[0]: "" for word in words}
-    switch = next((option for option in given if option in _SWITCHES), None)
-    if switch is None:
-        return
-    services = [name for option, name in _SERVICES.items() if option in given]
-    command = ["ajet", "run", *(word for word in words if word.partition("=")[0] not in _SWITCHES)]
-    for name in ("ray", *services) if any(option in given for option in _RAY) else services:
-        command += ["--with", name]
-    raise ConfigError(
-        f"ajet run {switch} is of the earlier AgentJet. Run: {shlex.join(command)}{_said(given, services)}"
-    )
-
-
-def _said(given: Mapping[str, str], services: Sequence[str]) -> str:
-    """What takes the place of options, in brackets; empty if nothing needs a word."""
-    notes = []
-    if "--kill" in given or "--autokill" in given:
-        notes.append("AgentJet ends what it has started, so there is nothing to kill")
-    if "--with-logview" in given:
-        notes.append("`ajet studio` shows runs in a browser")
-    if services:
-        notes.append(
-            f"declare {' and '.join(services)} under `services` in the job (`ajet docs environments#services`)"
-        )
-    return f" ({'; '.join(notes)})" if notes else ""
+def _services(given: Mapping[str, str], words: Sequence[str]) -> list[str]:
+    """The services of the switches. Trinity starts Ray itself, and only verl needs one."""
+    other = "--backbone" in words and words[words.index("--backbone") + 1] != "verl"
+    ray = ["ray"] if any(option in given for option in _RAY) and not other else []
+    return [*ray, *(name for switch, name in _SERVICES.items() if switch in given)]
 
 
 def _parse(arguments: Sequence[str]) -> Mapping[str, str]:
@@ -68,31 +62,12 @@ def _parse(arguments: Sequence[str]) -> Mapping[str, str]:
     return given
 
 
-def _todays(given: Mapping[str, str], services: Sequence[str]) -> str:
-    job, first = given.get("--conf") or "job.yaml", ""
-    if _is_earlier_file(job):
-        first, job = f"{shlex.join(['ajet', 'config', 'from-earlier', job])} > job.yaml && ", "job.yaml"
-    backbone = given.get("--backbone") or "verl"
-    command = ["ajet", "run", job, "--backbone", backbone]
-    # Trinity starts Ray itself, and debug needs none.
-    named = ["ray"] if backbone == "verl" and any(option in given for option in _RAY) else []
-    for name in (*named, *services):
-        command += ["--with", name]
+def _words(given: Mapping[str, str]) -> list[str]:
+    """The arguments of ``ajet run``, without services."""
+    words = [given.get("--conf") or "job.yaml", "--backbone", given.get("--backbone") or "verl"]
     tags = given.get("--db") or given.get("--debug")
     if tags:
-        command += ["--break", tags.replace("|", ",")]
+        words += ["--break", tags.replace("|", ",")]
     if given.get("--exp-dir"):
-        command += ["--set", f"run.dir={given['--exp-dir']}"]
-    return first + shlex.join(command)
-
-
-def _is_earlier_file(name: str) -> bool:
-    from ajet.interfaces.helpers import read_yaml
-    from ajet_migrate.earlier.job_file import section_of
-
-    path = Path(name)
-    try:
-        return path.is_file() and section_of(read_yaml(path)) is not None
-    except ConfigError:
-        # `ajet run` says what is wrong with the file.
-        return False
+        words += ["--set", f"run.dir={given['--exp-dir']}"]
+    return words

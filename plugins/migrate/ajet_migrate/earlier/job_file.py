@@ -138,15 +138,6 @@ def section_of(values: Any) -> str | None:
     return next((name for name in SECTIONS if isinstance(mapping.get(name), Mapping)), None)
 
 
-def refuse_earlier(path: Path, values: Any) -> None:
-    """ConfigError with the command that prints the new file, for an earlier job file."""
-    if section_of(values):
-        command = shlex.join(["ajet", "config", "from-earlier", str(path)])
-        raise ConfigError(
-            f"{path}: is a job file of the earlier AgentJet. The new one is printed by: {command}"
-        )
-
-
 def new_job_file(path: Path) -> str:
     """The new job file for an earlier one; its comments say what has no counterpart. Raises ConfigError."""
     if not path.is_file():
@@ -154,7 +145,7 @@ def new_job_file(path: Path) -> str:
     values = read_yaml(path)
     if not (section := section_of(values)):
         raise ConfigError(f"{path}: is not a job file of the earlier AgentJet: it has no section `ajet`.")
-    new = _Translation(values, section)
+    new = Translation(values, section)
     notes = (
         ["# To check, and what has no counterpart:", *(f"#   {note}" for note in new.notes)]
         if new.notes
@@ -169,7 +160,7 @@ def new_job_file(path: Path) -> str:
 
 
 @dataclass
-class _Translation:
+class Translation:
     """An earlier job and what becomes of it."""
 
     earlier: Mapping[str, Any]
@@ -177,9 +168,12 @@ class _Translation:
     job: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """``ajet.rollout.gamma: 1.0: why``, one for each key without a counterpart."""
+    epochs: int = 0
+    """Passes over the tasks, if the file names them."""
 
     def __post_init__(self) -> None:
         self._own = {_EARLIEST.get(key, key): value for key, value in _leaves(self.earlier[self.section])}
+        self.epochs = int(self._own.get("trainer_common.total_epochs") or 0)
         self._tasks()
         self._set("workflow", todays_name(str(self._own.get("rollout.user_workflow") or "")) or None)
         self._judge()

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -64,10 +65,14 @@ def run(tmp_path: Path, tiny: Path) -> Run:
         ("gsm8k/train", SUMS),
         ("patients/train", PATIENTS),
         ("games/train", [{"seed": n} for n in range(2)]),
+        ("mails/train", [{"question": "When is lunch?", "answer": "at noon"}] * 4),
+        ("lakes/train", [{"size": 2, "seed": n} for n in range(4)]),
+        ("shares/train", [{"query": "What does Acme cost?"}] * 4),
+        ("shares/validation", [{"query": "What does Acme cost today?"}]),
         ("words/test", [{"question": "Wasser und Brot", "answer": "water and bread"}] * 3),
     ):
         path = tmp_path / f"{name}.jsonl"
-        path.parent.mkdir()
+        path.parent.mkdir(exist_ok=True)
         path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     (tmp_path / "gsm8k" / "README.md").write_text(
         "---\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: train.jsonl\n---\n"
@@ -96,6 +101,8 @@ def run(tmp_path: Path, tiny: Path) -> Run:
         ("data_augment.py", "Data-Augmentation", ("--config", str(HERE / "data_augment.yaml"))),
         ("learn_to_ask.py", "Learn2Ask", ()),
         ("werewolf_game.py", "AgentScope-Werewolves", ()),
+        ("frozen_lake.py", "Lakes", ()),
+        ("email_search.py", "Mails", ()),
     ],
 )
 def test_it_trains_two_steps(
@@ -111,6 +118,18 @@ def test_it_trains_two_steps(
     episodes = [json.loads(line) for line in (experiment / "run" / "episodes.jsonl").read_text().splitlines()]
     printed = [e.get("printed", "") for e in episodes if e["type"] == "episode"]
     assert printed and all(re.search("react_agent:|Player", text) for text in printed)
+
+
+def test_an_agent_with_the_tools_of_a_server_is_trained_from_its_file_alone(
+    run: Run, tmp_path: Path, prices: str
+) -> None:
+    said = run("deep_finance.py", FINANCE_MCP_URL=prices)
+    assert "explorer.rollout_model" in said and "no effect of" in said
+    experiment = tmp_path / "checkpoints" / "DeepFinance" / "DeepFinance-8B"
+    assert (experiment / "global_step_2" / "config.json").is_file()
+    steps = [json.loads(line) for line in (experiment / "run" / "metrics.jsonl").read_text().splitlines()]
+    rewards = [(step["episodes_failed"], step["reward"]) for step in steps if step["type"] == "train"]
+    assert rewards == [(0, 1.0), (0, 1.0)], "the judge saw the server's tool and the file's workflow_args"
 
 
 def test_the_selector_follows_the_pass_rates_of_the_records(run: Run, tmp_path: Path) -> None:
@@ -136,6 +155,24 @@ def test_an_example_of_prompt_tuning_runs(run: Run, tmp_path: Path, model: Endpo
 def test_an_example_of_model_selection_runs(run: Run, model: Endpoint) -> None:
     said = run("model_selection.py", SAMPLE_URL=model.url)
     assert re.findall("Selected best model: (.*)", said) == ["careful", "careless"]
+
+
+@pytest.fixture
+def prices() -> Iterator[str]:
+    """The address of an MCP server with a tool `price`."""
+    import uvicorn
+    from mcp.server.fastmcp import FastMCP
+
+    served = FastMCP("finance")
+    served.tool(name="price")(lambda share="Acme": f"{share} costs 12.")
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(served.sse_app(), log_level="error"))
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/sse"
+        server.force_exit = server.should_exit = True
+        thread.join(PATIENCE)
 
 
 class Endpoint:

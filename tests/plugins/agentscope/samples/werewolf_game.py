@@ -95,7 +95,11 @@ async def run_werewolves_workflow(
         print(f"Unexpected error: {e}")
         return WorkflowOutput(reward=-0.1, metrics={"success": 0.0, "unexpected_error": 1.0})
     won = good_guy_win if trainable_target == "good_guy" else not good_guy_win
-    metrics = {"success": float(won), "villager_win": float(good_guy_win)}
+    metrics: Any = {
+        "success": float(won),
+        "villager_win": float(good_guy_win),
+        "trainable_target": trainable_target,
+    }
     return WorkflowOutput(reward=float(won), metrics=metrics)
 
 
