@@ -211,7 +211,10 @@ def _commands() -> TyperGroup:
 
 def _refuse_option(arguments: Sequence[str]) -> None:
     """ConfigError if the arguments begin with an option that `ajet` does not have, or `ajet run` has one, and a plugin knows it."""
+    import importlib.metadata
+
     from ajet.own_plugins import remedy
+    from ajet.types import ConfigError
 
     at_start = [
         word for word in arguments[:1] if word.startswith("--") and word not in ("--help", "--version")
@@ -222,10 +225,8 @@ def _refuse_option(arguments: Sequence[str]) -> None:
     option = next((word.partition("=")[0] for word in (*at_start, *in_run)), "")
     if not option:
         return
-    from ajet.plugins import load_plugins
-    from ajet.types import ConfigError
-
-    load_plugins().manager.hook.ajet_command_line(arguments=arguments)
+    for entry in importlib.metadata.entry_points(group="ajet.options"):
+        entry.load()(arguments)
     if hint := remedy("option", option):
         raise ConfigError(f"ajet has no option {option}. A plugin reads it.{hint}")
 
