@@ -2,6 +2,7 @@
 
 from importlib.machinery import ModuleSpec
 
+from ajet.utils.breakpoints import breakpoint
 from ajet_advice.api import Forecast as Forecast
 from ajet_advice.api import aforecast as aforecast
 from ajet_advice.api import forecast as forecast
@@ -16,5 +17,7 @@ from ajet_rejudge.api import abisect as abisect
 from ajet_rejudge.api import arejudge as arejudge
 from ajet_rejudge.api import bisect as bisect
 from ajet_rejudge.api import rejudge as rejudge
+
+bp = breakpoint
 
 def find_spec(name: str) -> ModuleSpec | None: ...
