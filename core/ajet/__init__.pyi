@@ -39,11 +39,6 @@ from ajet.interfaces.engine import ChatModel as ChatModel
 from ajet.interfaces.engine import ChatModelPlugin as ChatModelPlugin
 from ajet.interfaces.engine import Engine as Engine
 from ajet.interfaces.engine import EnginePlugin as EnginePlugin
-from ajet.interfaces.events import CheckpointSaved as CheckpointSaved
-from ajet.interfaces.events import EpisodeEnd as EpisodeEnd
-from ajet.interfaces.events import RunEnd as RunEnd
-from ajet.interfaces.events import RunStart as RunStart
-from ajet.interfaces.events import StepEnd as StepEnd
 from ajet.interfaces.filter import Filter as Filter
 from ajet.interfaces.judge import GroupJudge as GroupJudge
 from ajet.interfaces.judge import Judge as Judge
