@@ -35,7 +35,11 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     },
     "online": {"algorithm": "kto reinforce", "command": "online", "reader": "store"},
     "projects": {"command": "new skill"},
-    "prompts": {"backbone": "prompts", "command": "tune-prompt"},
+    "prompts": {
+        "backbone": "prompts",
+        "command": "tune-prompt",
+        "name": "TunedPrompts atune_prompt tune_prompt",
+    },
     "readers": {
         "command": "data",
         "reader": "environment generated gymnasium huggingface jsonl random reasoning_gym traces",

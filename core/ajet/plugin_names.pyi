@@ -11,6 +11,9 @@ from ajet_migrate.earlier.programs import AjetTuner as AjetTuner
 from ajet_migrate.earlier.programs import BaseJudge as BaseJudge
 from ajet_migrate.earlier.programs import Workflow as Workflow
 from ajet_migrate.earlier.programs import WorkflowTask as WorkflowTask
+from ajet_prompts.api import TunedPrompts as TunedPrompts
+from ajet_prompts.api import atune_prompt as atune_prompt
+from ajet_prompts.api import tune_prompt as tune_prompt
 from ajet_rejudge.api import Bisected as Bisected
 from ajet_rejudge.api import Rejudged as Rejudged
 from ajet_rejudge.api import abisect as abisect

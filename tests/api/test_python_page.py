@@ -69,12 +69,15 @@ def test_the_module_shows_its_public_names_only() -> None:
         "Bisected",
         "Forecast",
         "Rejudged",
+        "TunedPrompts",
         "abisect",
         "aforecast",
         "arejudge",
+        "atune_prompt",
         "bisect",
         "forecast",
         "rejudge",
+        "tune_prompt",
     }
     for name in dir(ajet):
         assert getattr(ajet, name).__doc__, name
