@@ -34,7 +34,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
         "section": "ajet astune astuner buffer cluster explorer synchronizer",
     },
     "online": {"algorithm": "kto reinforce", "command": "online", "reader": "store"},
-    "projects": {"command": "new skill"},
+    "projects": {"command": "new plugin skill"},
     "prompts": {
         "backbone": "prompts",
         "command": "tune-prompt",

@@ -29,7 +29,6 @@ from ajet.cli import (
     evaluate,
     export,
     fine_tune,
-    new_plugin,
     plugins,
     run,
     serve,
@@ -198,7 +197,6 @@ def _commands() -> TyperGroup:
     app.command("serve")(serve.serve)
     app.command("export")(export.export)
     app.add_typer(plugins.app, name="plugins")
-    app.add_typer(new_plugin.app, name="plugin")
     app.add_typer(config.app, name="config")
     app.command("doctor")(doctor.doctor)
     app.command("docs")(docs.docs)
