@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ajet import hookimpl
+from ajet import ConfigError, hookimpl
 
 if TYPE_CHECKING:
     from ajet import Judge, LoadedWorkflow
@@ -34,10 +34,25 @@ sys.meta_path.append(_FirstNames)
 
 @hookimpl
 def ajet_job_file(path: Path, values: Mapping[str, Any]) -> Layers | None:
-    """See `job_files`."""
-    from ajet_migrate.job_files import layers_of
+    """The job that explorer.yaml or trainer.yaml of Trinity-RFT says; its keys without effect are printed. The error for another
+    file names the command which prints its job."""
+    from ajet.utils.terminal import tell
+    from ajet_migrate.earlier.job_file import refuse_earlier
+    from ajet_trinity_files.files import ONLINE, trinity_file
+    from ajet_trinity_files.keys import is_trinity
 
-    return layers_of(path, values)
+    refuse_earlier(path, values)
+    if not is_trinity(values):
+        return None
+    if values.get("mode") not in ONLINE:
+        raise ConfigError(
+            f"{path}: is a configuration of Trinity-RFT. Its job file is printed by: ajet config from-trinity {path}"
+        )
+    parsed = trinity_file(path)
+    assert parsed is not None
+    for line in parsed.warnings():
+        tell(line)
+    return parsed.full_layers()
 
 
 @hookimpl
