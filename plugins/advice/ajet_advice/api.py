@@ -9,7 +9,6 @@ from ajet import Backbone, ConfigError, Engine, Job, Trainer
 from ajet.api.calling import anywhere, awaitable
 from ajet.api.jobs import AnyJudge, AnyPath, AnyTasks, shown_or_not
 from ajet.api.results import FewEpisodes
-from ajet.estimate.devices import parse_gpus
 from ajet.job.config import Layers
 from ajet.runs.jobs import checking_engine, job_of, prepared
 from ajet.runs.runtime import trainer_of
@@ -18,6 +17,7 @@ from ajet_advice.forecast.figures import ForecastFigures as Figures
 from ajet_advice.forecast.forecast import ForecastRequest
 from ajet_advice.forecast.forecast import forecast as run_forecast
 from ajet_advice.forecast.steps import probe
+from ajet_advice.known import parse_gpus
 from ajet_advice.page import page
 
 
