@@ -278,8 +278,8 @@ PARTS = {
         "api.learner",
         "api.serving",
         "api.selection",
-        "api.prompts",
         "ajet_advice.api",
+        "ajet_prompts.api",
         "ajet_rejudge.api",
     ),
     "Results": ("api.results",),
@@ -303,7 +303,7 @@ def api_page() -> Iterator[str]:
     yield "# The API\n"
     yield "What `import ajet` gives; [the Python API](../python.md) is the guide. `arun`, `acheck`, `aforecast`, `aevaluate`,"
     yield "`abisect`, `arejudge`, `aselect_model` and `atune_prompt` are the awaitable versions of those without the `a`.\n"
-    found = {name: f"ajet.{module}" for name, module in ajet._WHERE.items()}
+    found = {name: f"ajet.{ajet._WHERE[name]}" for name in dir(ajet)}
     # The others are modules, or for programs of the earlier AgentJet.
     found |= {e.name: e.module for e in entry_points(group="ajet.names") if e.name in found}
     left = {name: module for name, module in found.items() if not (name[0] == "a" and name[1:] in found)}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import tables
 
-from ajet.estimate.devices import parse_gpus
 from ajet.job.config import Layers
 from ajet.types import ConfigError
+from ajet_advice.known import parse_gpus
 from ajet_advice.plan import METHODS, JobPlan, PlanQuestion, gibibytes, plan
 
 MODELS = ("0.6B", "1.7B", "4B", "8B", "14B", "32B")

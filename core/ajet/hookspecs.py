@@ -8,11 +8,14 @@
 
 Commands of the `ajet` program are entry points of another group, ``ajet.commands``: ``name = "my_package.commands:run"``,
 where ``run`` is a function with typer's annotations or a `typer.Typer`. `ajet --help` imports that module: keep it light.
+A function of the arguments in the group ``ajet.options`` is called if they begin with an option that `ajet` does not have, or `ajet run`
+has one of another program; if it knows that option, it runs what is meant and raises SystemExit, or raises ConfigError, which says
+what to run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -66,12 +69,6 @@ def ajet_workflows(workflow: Any) -> LoadedWorkflow | None:
 def ajet_as_judge(judge: Any) -> Judge | None:
     """A `ajet.Judge` made of the object that the job's key ``judge`` names, or None. Not asked for subclasses of `ajet.Judge`.
     The first answer wins; raise ConfigError for what is meant for the plugin and wrong."""
-
-
-@hookspec(firstresult=True)
-def ajet_command_line(arguments: Sequence[str]) -> None:
-    """The arguments of `ajet` begin with an option that it does not have. A plugin that knows it runs what it means, and raises
-    SystemExit, or raises ConfigError, which says what to run."""
 
 
 @hookspec(firstresult=True)

@@ -34,8 +34,12 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
         "section": "ajet astune astuner buffer cluster explorer synchronizer",
     },
     "online": {"algorithm": "kto reinforce", "command": "online", "reader": "store"},
-    "projects": {"command": "new skill"},
-    "prompts": {"backbone": "prompts", "command": "tune-prompt"},
+    "projects": {"command": "new plugin skill"},
+    "prompts": {
+        "backbone": "prompts",
+        "command": "tune-prompt",
+        "name": "TunedPrompts atune_prompt tune_prompt",
+    },
     "readers": {
         "command": "data",
         "reader": "environment generated gymnasium huggingface jsonl random reasoning_gym traces",

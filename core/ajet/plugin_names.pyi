@@ -2,6 +2,7 @@
 
 from importlib.machinery import ModuleSpec
 
+from ajet.utils.breakpoints import breakpoint
 from ajet_advice.api import Forecast as Forecast
 from ajet_advice.api import aforecast as aforecast
 from ajet_advice.api import forecast as forecast
@@ -10,11 +11,16 @@ from ajet_migrate.earlier.programs import AjetTuner as AjetTuner
 from ajet_migrate.earlier.programs import BaseJudge as BaseJudge
 from ajet_migrate.earlier.programs import Workflow as Workflow
 from ajet_migrate.earlier.programs import WorkflowTask as WorkflowTask
+from ajet_prompts.api import TunedPrompts as TunedPrompts
+from ajet_prompts.api import atune_prompt as atune_prompt
+from ajet_prompts.api import tune_prompt as tune_prompt
 from ajet_rejudge.api import Bisected as Bisected
 from ajet_rejudge.api import Rejudged as Rejudged
 from ajet_rejudge.api import abisect as abisect
 from ajet_rejudge.api import arejudge as arejudge
 from ajet_rejudge.api import bisect as bisect
 from ajet_rejudge.api import rejudge as rejudge
+
+bp = breakpoint
 
 def find_spec(name: str) -> ModuleSpec | None: ...

@@ -24,8 +24,13 @@ CORE = "ajet"
 """The distribution whose plugins come with AgentJet."""
 T = TypeVar("T", bound=Settings)
 P = TypeVar("P", bound=Plugin)
-_EARLIER = "readers judges engines chat_models algorithms filters backbones loggers recipes services"
-"""Hooks of earlier versions, one for each kind of class, without `ajet_`."""
+_EARLIER = {
+    "return the classes from ajet_plugins instead": "readers judges engines chat_models algorithms filters backbones loggers "
+    "recipes services",
+    "return a context manager around the attempt from ajet_attempt": "attempt_start attempt_end",
+    "name the function in an entry point of the group ajet.options": "command_line",
+}
+"""What takes the place of hooks of earlier versions, whose names are without `ajet_`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +88,12 @@ class Plugins:
         known = [name for name in vars(hookspecs) if name.startswith("ajet_")]
         for name in dir(plugin):
             marked = self.manager.parse_hookimpl_opts(plugin, name) is not None
-            if marked and name.removeprefix("ajet_") in _EARLIER.split():
-                raise TypeError(f"{name}: no such hook; return the classes from ajet_plugins instead")
-            if marked and name in ("ajet_attempt_start", "ajet_attempt_end"):
-                raise TypeError(
-                    f"{name}: no such hook; return a context manager around the attempt from ajet_attempt"
-                )
             if marked and name not in known:
-                raise TypeError(f"{name}: no such hook{nearest(name, known)}")
+                earlier = name.removeprefix("ajet_")
+                today = next(
+                    (f"; {form}" for form, hooks in _EARLIER.items() if earlier in hooks.split()), None
+                )
+                raise TypeError(f"{name}: no such hook{today or nearest(name, known)}")
             if not marked and name in known and inspect.isroutine(getattr(plugin, name)):
                 raise TypeError(f"{name}: is not marked as a hook; decorate it with @ajet.hookimpl")
 

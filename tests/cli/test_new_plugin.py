@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ajet.cli import run_program
-from ajet.cli.skeletons import KINDS, files
+from ajet_projects.skeletons import KINDS, files
 
 from .conftest import Folder
 

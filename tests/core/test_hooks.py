@@ -19,21 +19,16 @@ import yaml
 from ajet import (
     AjetError,
     Backbone,
-    CheckpointSaved,
-    EpisodeEnd,
     Judge,
     JudgeOutput,
     Logger,
-    RunEnd,
-    RunStart,
-    StepEnd,
     hookimpl,
     load_run,
 )
 from ajet import plugins as plugin_module
 from ajet.capture.wires.chat_completions import ChatCompletions
 from ajet.interfaces.backbone import Capabilities, RunResult
-from ajet.interfaces.events import Attempt
+from ajet.interfaces.events import Attempt, CheckpointSaved, EpisodeEnd, RunEnd, RunStart, StepEnd
 from ajet.interfaces.progress import Silent, current_progress
 from ajet.job.config import Layers
 from ajet.job.job import Job

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 
-from ajet.utils.ids import new_id
+from ajet.capture.respond import new_id
 
 
 def test_no_two_ids_of_several_threads_are_the_same() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ajet.utils.mailbox import Mailbox, own_mailbox
+from ajet.capture.portal import Mailbox, own_mailbox
 
 who: ContextVar[str] = ContextVar("who", default="")
 

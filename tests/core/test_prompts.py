@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 import ajet
-from ajet import AjetError, ConfigError, Task
+from ajet import ConfigError, Task
 from ajet.interfaces.prompts import Prompts, as_yaml, current_prompts, read_prompts
-from ajet.plugins import Plugins
 from tests.api.asking import ask
 
 
@@ -98,11 +97,3 @@ def test_what_was_asked_for_is_noted_with_its_default() -> None:
     finally:
         current_prompts.reset(token)
     assert prompts.asked == {"rules": "Be brief."}
-
-
-def test_tuning_without_the_plugin_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ajet.runs import jobs
-
-    monkeypatch.setattr(jobs, "load_plugins", Plugins)
-    with pytest.raises(AjetError, match="pip install ajet-plugin-prompts"):
-        ajet.tune_prompt(tasks=[{"query": "?"}], workflow=ask, progress=False)

@@ -48,7 +48,13 @@ def test_names_and_versions_follow_the_folder_and_the_core(folder: Path) -> None
     assert project["name"] == f"ajet-plugin-{folder.name.replace('_', '-')}"
     assert project["version"] == core["version"]
     assert project["entry-points"]["ajet"].keys() == {folder.name}
-    assert set(project["entry-points"]) <= {"ajet", "ajet.commands", "ajet.modules", "ajet.names"}
+    assert set(project["entry-points"]) <= {
+        "ajet",
+        "ajet.commands",
+        "ajet.modules",
+        "ajet.names",
+        "ajet.options",
+    }
     required = [line for line in project["dependencies"] if line.startswith("ajet")]
     assert {line.partition("==")[2] for line in required} == {core["version"]}
     assert (folder / f"ajet_{folder.name}" / "py.typed").exists()

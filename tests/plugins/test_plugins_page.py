@@ -17,9 +17,9 @@ import yaml
 import ajet
 from ajet import hookspecs
 from ajet.cli.plugins import describe_hooks
-from ajet.cli.skeletons import KINDS as BEGUN
 from ajet.plugins import Plugins, load_plugins, validated
 from ajet.testing import backbones, judges, workflows
+from ajet_projects.skeletons import KINDS as BEGUN
 from tests.pages import blocks, files, page
 from tests.patience import PATIENCE
 from tests.tiers import fast

@@ -10,6 +10,7 @@ from typing import Any
 
 from ajet.api.calling import anywhere, awaitable
 from ajet.api.results import Check, Evaluation, Run
+from ajet.interfaces.engine import ChatModelPlugin
 from ajet.interfaces.judge import Judge
 from ajet.interfaces.reader import Reader
 from ajet.job import DEFAULT_BACKBONE
@@ -36,6 +37,8 @@ AnyTasks = AnyPath | Reader | type[Reader] | Iterable[Task | Mapping[str, Any]] 
 Verdict = float | bool | tuple[float, bool] | JudgeOutput
 AnyJudge = str | Mapping[str, Any] | Judge | type[Judge] | Callable[..., Verdict | Awaitable[Verdict]]
 """A name, ``{"type": name, …}``, a judge or a class of judges, or a function of (task, output[, episode])."""
+AnyChatModel = Mapping[str, Any] | ChatModelPlugin
+"""``{"type": "openai", "base_url": …, "model": …}``, or a chat model."""
 
 
 @anywhere

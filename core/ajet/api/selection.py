@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ajet.api.calling import anywhere, awaitable
-from ajet.api.jobs import AnyJudge, AnyPath, AnyTasks, prepared
-from ajet.api.prompts import AnyChatModel
+from ajet.api.jobs import AnyChatModel, AnyJudge, AnyPath, AnyTasks, prepared
 from ajet.api.results import Run
 from ajet.interfaces.engine import ChatModelPlugin
 from ajet.job.config import Layers
@@ -85,7 +84,8 @@ class Selection:
         return f"<{type(self).__name__} of {len(self.models)} models, {outcome}>"
 
 
-def _select_model(
+@anywhere
+def select_model(
     job: AnyPath | None = None,
     *,
     models: Sequence[AnyModel] | Mapping[str, AnyModel] = (),
@@ -145,5 +145,4 @@ def _name(model: AnyModel) -> str:
     return os.fspath(model)
 
 
-select_model = anywhere(_select_model)
-aselect_model = awaitable(_select_model)
+aselect_model = awaitable(select_model)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -18,7 +20,6 @@ from ajet.capture.off_loop import off_loop
 from ajet.capture.refusals import Refusal
 from ajet.capture.session import Session
 from ajet.interfaces.wire import Answer, ChatRequest, Events, PathWire, Piece, Refused, Wire
-from ajet.utils.ids import new_id
 
 log = logging.getLogger("ajet")
 
@@ -222,3 +223,19 @@ def _as_refused(session: Session, error: Exception) -> Refused:
 
 def _json(value: Mapping[str, object]) -> bytes:
     return json.dumps(value).encode()  # ASCII, because arguments may contain lone surrogates
+
+
+_ID_BYTES, _MANY_IDS = 12, 256
+_drawn_ids: list[str] = []
+os.register_at_fork(after_in_child=_drawn_ids.clear)
+
+
+def new_id() -> str:
+    """24 hex digits that cannot be guessed. Many are drawn at a time: each draw asks the system, and lets other threads take the
+    interpreter."""
+    while True:
+        try:
+            return _drawn_ids.pop()
+        except IndexError:
+            digits = secrets.token_hex(_ID_BYTES * _MANY_IDS)
+            _drawn_ids.extend(digits[i : i + 2 * _ID_BYTES] for i in range(0, len(digits), 2 * _ID_BYTES))

@@ -38,8 +38,7 @@ from ajet.capture.replies import Form, NotRecorded, Replies, request_of
 from ajet.capture.stream_buffer import Emit, StreamBuffer
 from ajet.capture.structured import check_schema, check_wanted, is_free, misfit
 from ajet.capture.targets import Target, choose_target
-from ajet.capture.unseen import told_of_unseen
-from ajet.chat.images import with_data
+from ajet.chat.images import told_of_unseen, with_data
 from ajet.chat.messages import BadMessage, normalise_tools
 from ajet.chat.renderer import Chat
 from ajet.chat.streaming import stop_of

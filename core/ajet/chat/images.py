@@ -1,7 +1,7 @@
 """Images of chats: from what a client sends to checked files, known by their hash.
 
 A client sends the bytes of an image in its request, or the address of one. Each image is decoded and checked once; from
-then on messages hold only its reference, and the bytes are in an `Image`.
+then on messages hold only its reference, and the bytes are in an `Image`. A text takes the place of what the model cannot see.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ajet.types import AjetError, Image
 
 TYPES = ("png", "jpeg", "webp", "gif")
 _PART = "image_url"
+_IMAGES = (_PART, "image")
 _SHOWN = 60
 """Maximum characters of an address in an error."""
 _NUMBERS = 1 << 31
@@ -78,7 +79,7 @@ class Images:
             if has_images(message):
                 parts = []
                 for number, part in enumerate(message["content"]):
-                    if _kind(part) in (_PART, "image"):
+                    if _kind(part) in _IMAGES:
                         count += 1
                         image = self._image(part, f"messages[{index}].content[{number}]")
                         images[image.ref] = image
@@ -234,7 +235,7 @@ async def download(url: str, most: int) -> bytes:
 def has_images(message: Any) -> bool:
     """Whether a message, as a client sends it or in normal form, has an image."""
     content = message.get("content") if isinstance(message, Mapping) else None
-    return isinstance(content, list | tuple) and any(_kind(part) in (_PART, "image") for part in content)
+    return isinstance(content, list | tuple) and any(_kind(part) in _IMAGES for part in content)
 
 
 def _kind(part: Any) -> Any:
@@ -265,3 +266,42 @@ def _too_large(where: str, size: int, limits: ImageLimits) -> BadMessage:
 
 def _brief(url: str) -> str:
     return repr(url if len(url) <= _SHOWN else f"{url[:_SHOWN]}...")
+
+
+_FILES = ("file", "input_audio")
+_TOLD = {
+    "image": "[Error: here is an image, which you cannot see: you read only text.]",
+    "file": "[Error: here is a file of a kind that you cannot read.]",
+}
+
+
+def told_of_unseen(
+    messages: Sequence[Mapping[str, Any]], images: bool
+) -> tuple[Sequence[Mapping[str, Any]], tuple[str, ...]]:
+    """The messages (chat completions form), after the first one of the assistant with texts in the place of files, and if
+    ``images`` is set of images; and the kinds of what they replace. The client's objects stay as they are.
+
+    An agent that reads a picture with a tool has it in its history, so that each later call would be refused: one curious answer
+    would end the episode. Before the first answer an image belongs to the task, which the model cannot solve: it stays, and is
+    refused.
+    """
+    if not any(isinstance(message.get("content"), list) for message in messages):
+        return messages, ()  # the usual case
+    unseen = (*_FILES, *_IMAGES) if images else _FILES
+    left_out: dict[str, None] = {}
+    told: list[Mapping[str, Any]] = []
+    answered = False
+    for message in messages:
+        answered = answered or message.get("role") == "assistant"
+        content = message.get("content")
+        if answered and isinstance(content, list) and any(_kind(part) in unseen for part in content):
+            parts = []
+            for part in content:
+                if (kind := _kind(part)) in unseen:
+                    what = "image" if kind in _IMAGES else "file"
+                    left_out[what] = None
+                    part = {"type": "text", "text": _TOLD[what]}
+                parts.append(part)
+            message = {**message, "content": parts}
+        told.append(message)
+    return (told if left_out else messages), tuple(left_out)

@@ -29,7 +29,6 @@ from ajet.cli import (
     evaluate,
     export,
     fine_tune,
-    new_plugin,
     plugins,
     run,
     serve,
@@ -198,7 +197,6 @@ def _commands() -> TyperGroup:
     app.command("serve")(serve.serve)
     app.command("export")(export.export)
     app.add_typer(plugins.app, name="plugins")
-    app.add_typer(new_plugin.app, name="plugin")
     app.add_typer(config.app, name="config")
     app.command("doctor")(doctor.doctor)
     app.command("docs")(docs.docs)
@@ -210,8 +208,12 @@ def _commands() -> TyperGroup:
 
 
 def _refuse_option(arguments: Sequence[str]) -> None:
-    """ConfigError if the arguments begin with an option that `ajet` does not have, or `ajet run` has one, and a plugin knows it."""
+    """Ask plugins if the arguments begin with an option that `ajet` does not have, or `ajet run` has one. Raises ConfigError if one knows
+    it, or SystemExit if it has run what is meant."""
+    import importlib.metadata
+
     from ajet.own_plugins import remedy
+    from ajet.types import ConfigError
 
     at_start = [
         word for word in arguments[:1] if word.startswith("--") and word not in ("--help", "--version")
@@ -222,10 +224,8 @@ def _refuse_option(arguments: Sequence[str]) -> None:
     option = next((word.partition("=")[0] for word in (*at_start, *in_run)), "")
     if not option:
         return
-    from ajet.plugins import load_plugins
-    from ajet.types import ConfigError
-
-    load_plugins().manager.hook.ajet_command_line(arguments=arguments)
+    for entry in importlib.metadata.entry_points(group="ajet.options"):
+        entry.load()(arguments)
     if hint := remedy("option", option):
         raise ConfigError(f"ajet has no option {option}. A plugin reads it.{hint}")
 

@@ -1,12 +1,9 @@
-"""The sizes of a decoder of the Llama kind, from its config.json or from a table of well-known models."""
+"""The sizes of a decoder of the Llama kind, from its config.json."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ajet.types import ConfigError
@@ -80,20 +77,9 @@ class ModelShape:
         return self.cached(tokens, number) + self.states[0] * number + self.states[1] * 4
 
 
-def read_shape(model: str) -> ModelShape:
-    """The shape of a model's folder or Hugging Face id. An id that `KNOWN` lacks is looked up in the Hugging Face cache, then
-    on the Hub. Raises ConfigError if there is no such model, and UnknownFamily if its family is not in `FAMILIES`."""
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return shape_of_config(_config(folder / "config.json", model), model)
-    name = re.sub(r"(-Base|-Instruct|-Thinking)?(-\d{4})?$", "", model)
-    if name in KNOWN:
-        return shape_of_config(KNOWN[name], model)
-    return shape_of_config(_config(_downloaded(model), model), model)
-
-
 def shape_of_config(config: Mapping[str, Any], model: str) -> ModelShape:
-    """The shape that a config.json describes; ``model`` names it in errors. Raises ConfigError as `read_shape` does."""
+    """The shape that a config.json describes; ``model`` names it in errors. Raises ConfigError, and UnknownFamily if the
+    model's family is not in `FAMILIES`."""
     family = config.get("model_type")
     if family not in FAMILIES:
         raise UnknownFamily(
@@ -139,65 +125,3 @@ def shape_of_config(config: Mapping[str, Any], model: str) -> ModelShape:
         tied=tied,
         head_norms=head_norms,
     )
-
-
-def _config(path: Path, model: str) -> Mapping[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"model {model}", f"cannot read {path.name} ({error}). Give a folder that has it."
-        ) from error
-    # A model of images and text has the sizes of its text part in a section.
-    return config.get("text_config", config) if isinstance(config, dict) else {}
-
-
-def _downloaded(model: str) -> Path:
-    unknown = f"model {model}: its sizes are not known here"
-    remedy = f"Give a folder with the model's config.json, or one of {', '.join(KNOWN)}."
-    try:
-        from huggingface_hub import hf_hub_download
-    except ImportError:
-        raise ConfigError(f"{unknown}. {remedy}") from None
-    try:
-        return Path(hf_hub_download(model, "config.json"))
-    except Exception as error:  # of the hub's HTTP library, which changes
-        cause = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ConfigError(f"{unknown} ({cause}). {remedy}") from error
-
-
-def _known(family: str, tied: bool, *sizes: int) -> Mapping[str, Any]:
-    names = (
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "intermediate_size",
-        "vocab_size",
-        "max_position_embeddings",
-    )
-    return {"model_type": family, "tie_word_embeddings": tied, **dict(zip(names, sizes, strict=True))}
-
-
-KNOWN: Mapping[str, Mapping[str, Any]] = {
-    "Qwen/Qwen2.5-0.5B": _known("qwen2", True, 896, 24, 14, 2, 64, 4864, 151936, 32768),
-    "Qwen/Qwen2.5-1.5B": _known("qwen2", True, 1536, 28, 12, 2, 128, 8960, 151936, 32768),
-    "Qwen/Qwen2.5-3B": _known("qwen2", True, 2048, 36, 16, 2, 128, 11008, 151936, 32768),
-    "Qwen/Qwen2.5-7B": _known("qwen2", False, 3584, 28, 28, 4, 128, 18944, 152064, 32768),
-    "Qwen/Qwen2.5-14B": _known("qwen2", False, 5120, 48, 40, 8, 128, 13824, 152064, 32768),
-    "Qwen/Qwen2.5-32B": _known("qwen2", False, 5120, 64, 40, 8, 128, 27648, 152064, 32768),
-    "Qwen/Qwen2.5-72B": _known("qwen2", False, 8192, 80, 64, 8, 128, 29568, 152064, 32768),
-    "Qwen/Qwen3-0.6B": _known("qwen3", True, 1024, 28, 16, 8, 128, 3072, 151936, 40960),
-    "Qwen/Qwen3-1.7B": _known("qwen3", True, 2048, 28, 16, 8, 128, 6144, 151936, 40960),
-    "Qwen/Qwen3-4B": _known("qwen3", True, 2560, 36, 32, 8, 128, 9728, 151936, 40960),
-    "Qwen/Qwen3-8B": _known("qwen3", False, 4096, 36, 32, 8, 128, 12288, 151936, 40960),
-    "Qwen/Qwen3-14B": _known("qwen3", False, 5120, 40, 40, 8, 128, 17408, 151936, 40960),
-    "Qwen/Qwen3-32B": _known("qwen3", False, 5120, 64, 64, 8, 128, 25600, 151936, 40960),
-    "meta-llama/Llama-3.2-1B": _known("llama", True, 2048, 16, 32, 8, 64, 8192, 128256, 131072),
-    "meta-llama/Llama-3.2-3B": _known("llama", True, 3072, 28, 24, 8, 128, 8192, 128256, 131072),
-    "meta-llama/Llama-3.1-8B": _known("llama", False, 4096, 32, 32, 8, 128, 14336, 128256, 131072),
-    "meta-llama/Llama-3.1-70B": _known("llama", False, 8192, 80, 64, 8, 128, 28672, 128256, 131072),
-}
-"""Hugging Face ids, without endings such as -Base and -Instruct, with the sizes in their config.json, so that a model can be
-planned without a network."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeGuard, Union
 
 from pydantic import BaseModel
 
-from ajet.capture.process.importing import refusing_calls
+from ajet.capture.process.uncaptured import refusing_calls
 from ajet.interfaces.base import CodePath, PathOrName, Settings, Spec, SpecOf, by_type
 from ajet.interfaces.judge import FunctionJudge, Judge, RewardFromWorkflow, judge_binding
 from ajet.interfaces.prompts import read_prompts

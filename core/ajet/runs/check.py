@@ -38,8 +38,8 @@ from ajet.tracker.breaks import CAUSES, Break, discarded
 from ajet.tracker.call import Call
 from ajet.tracker.forest import forest
 from ajet.tracker.record import merging_key, sampled
+from ajet.tracker.side_calls import LONG, letters
 from ajet.utils.asyncrun import run
-from ajet.utils.letters import LONG, letters
 
 MUCH = 0.1
 """The share of answers from which a fault is worth a warning."""

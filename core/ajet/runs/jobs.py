@@ -13,7 +13,7 @@ from typing import Any
 
 from ajet.interfaces.engine import ChatModelPlugin, Engine
 from ajet.interfaces.progress import Progress, reporting_to
-from ajet.job.arguments import ARGUMENTS, SET, TUNING, Argument
+from ajet.job.arguments import ARGUMENTS, SET, Argument
 from ajet.job.checks import check_needs
 from ajet.job.config import Layers
 from ajet.job.job import Backbone, Job
@@ -96,17 +96,6 @@ def job_of(
         key = f"{_limited(layers)}.memory_limit"
         if layers.source_of(key) != SET:
             layers.set(key, limit, ARGUMENTS["memory_limit"].source, Path.cwd())
-    return layers
-
-
-def tune_layers(given: Given) -> Layers:
-    """The job whose texts to tune, or the search to go on with. Raises ConfigError."""
-    if ("backbone", "prompts") not in load_plugins().classes:
-        raise ConfigError(
-            "tuning prompts needs the plugin ajet-plugin-prompts: pip install ajet-plugin-prompts."
-        )
-    layers = job_of(given, table={**ARGUMENTS, **TUNING})
-    layers.set("backbone", "prompts", "tune-prompt", Path.cwd())
     return layers
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from ajet.chat.messages import text_of
 from ajet.tracker.call import Call, Exchange, MessageNode
 from ajet.tracker.record import EpisodeRecord
-from ajet.utils.letters import LONG, letters
+
+LONG = 8
+"""Letters and digits that another text does not contain by chance."""
+
+
+def letters(value: Any) -> str:
+    """The letters and digits of a value, without those of escaped white space; none of None. They stay of a text that is quoted in
+    another form."""
+    text = "" if value is None else re.sub(r"\\+[nrt]", " ", str(value))
+    return "".join(filter(str.isalnum, text)).casefold()
 
 
 def side_calls(record: EpisodeRecord, result: Any = None) -> list[Call]:

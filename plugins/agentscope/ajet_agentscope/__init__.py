@@ -6,7 +6,10 @@ at the HTTP transport.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
+import importlib.util
+import ssl
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -31,10 +34,32 @@ def as_agentscope_model(
     ``agent`` and ``target`` label every call that the model makes; ``options`` are those of
     ``OpenAIChatModel`` in the installed AgentScope, 1.x or 2.x (``stream``, ``context_size``, …).
     """
-    from ajet_agentscope.models import chat_model
-
     headers = tuner.headers(agent=agent, target=target)
     return chat_model(tuner.base_url, tuner.api_key, target or "policy", headers, **options)
+
+
+def chat_model(base_url: str, api_key: str, model: str, headers: Mapping[str, str], **options: Any) -> Any:
+    """An ``agentscope.model.OpenAIChatModel``; ``options`` are its own in the installed AgentScope."""
+    import openai
+    from agentscope.model import OpenAIChatModel
+
+    sent = {
+        "default_headers": dict(headers),
+        "http_client": openai.DefaultAsyncHttpxClient(verify=_tls()),
+    }
+    if importlib.util.find_spec("agentscope.credential") is None:  # 1.x
+        address = {"base_url": base_url, **sent}
+        return OpenAIChatModel(api_key=api_key, client_kwargs=address, **{"model_name": model, **options})
+    from agentscope.credential import OpenAICredential
+
+    credential = OpenAICredential(api_key=api_key, base_url=base_url)
+    return OpenAIChatModel(credential=credential, client_kwargs=sent, **{"model": model, **options})
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """One context for all models: reading the certificates takes longer than an episode's other work."""
+    return ssl.create_default_context()
 
 
 @hookimpl

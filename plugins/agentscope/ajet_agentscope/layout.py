@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from ajet import Logger, RunStart
+from ajet import Logger
+from ajet.interfaces.events import RunStart
 from ajet.interfaces.logger import Metrics
 
 RUN = "run"

@@ -12,9 +12,8 @@ from contextlib import AbstractAsyncContextManager
 from ajet import Plugin, hookimpl
 from ajet.interfaces.events import Attempt
 from ajet_environments.chat import ChatWorkflow
-from ajet_environments.reader import LibraryTasks
 from ajet_environments.tools import McpTools
-from ajet_environments.workflow import LibraryWorkflow
+from ajet_environments.workflow import LibraryTasks, LibraryWorkflow
 
 __all__ = ["ChatWorkflow", "LibraryTasks", "LibraryWorkflow", "McpTools"]
 

@@ -13,8 +13,8 @@ from pydantic import Field, PrivateAttr, field_validator
 from ajet import ConfigError, Task, Tuner, WorkflowOutput, WorkflowPlugin
 from ajet.interfaces.base import CodePath
 from ajet.interfaces.workflow import coerce_output, load_object
-from ajet_environments.marks import kill_marked, new_mark
 from ajet_environments.tools import McpTools, SessionTools, all_opened
+from ajet_environments.workers import kill_marked, new_mark
 
 
 class ChatWorkflow(WorkflowPlugin):

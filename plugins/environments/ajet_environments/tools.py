@@ -15,7 +15,7 @@ from ajet import ConfigError
 from ajet.interfaces.base import Settings
 from ajet.interfaces.service import own_python
 from ajet.interfaces.workflow import WorkflowFailed
-from ajet_environments.marks import NAME, kill_marked, new_mark
+from ajet_environments.workers import NAME, kill_marked, new_mark
 
 _OF_THE_CALL = (-32601, -32602, -32603)
 """Errors of JSON-RPC that a server answers a call with; with others the session has ended."""

@@ -28,7 +28,6 @@ from typing import Any
 from ajet import ConfigError
 from ajet.interfaces.service import looks_secret
 from ajet.interfaces.workflow import EpisodeEndpoint, WorkflowFailed
-from ajet_environments.marks import NAME, kill_marked, new_mark
 
 PROGRAM = Path(__file__).parent / "worker"
 SECONDS_TO_RELEASE = 10.0
@@ -238,3 +237,21 @@ def _variables(about: Mapping[str, Any], mark: str, folder: str) -> dict[str, st
 def _end_of(said: str) -> str:
     lines = [line for line in said.splitlines() if line.strip()]
     return " / ".join(lines)[-_SAID:] or "it printed nothing"
+
+
+NAME = "AJET_ENVIRONMENT"
+"""A variable that all processes inherit that others start for an episode, also those in sessions of their own."""
+
+
+def new_mark() -> str:
+    """A value of the variable. What begins with it belongs to it, too."""
+    return secrets.token_hex(8)
+
+
+def kill_marked(mark: str) -> None:
+    """Kill all processes with a mark. Only where there is /proc."""
+    marked = f"\0{NAME}={mark}".encode()
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if marked in b"\0" + file.read_bytes():
+                os.kill(int(file.parent.name), signal.SIGKILL)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ajet import Finding, Plugin, RunEnd, RunStart, hookimpl
+from ajet import Finding, Plugin, hookimpl
+from ajet.interfaces.events import RunEnd, RunStart
 from ajet_harbor import trials
 from ajet_harbor.judge import HarborJudge
 from ajet_harbor.reader import HarborTasks

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ajet import EpisodeEnd
+from ajet.interfaces.events import EpisodeEnd
 from ajet.interfaces.helpers import text_of
 
 COLUMNS = ("episode", "task", "reward", "success", "failure", "messages", "response")

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import Field
 
-from ajet import RunStart
+from ajet.interfaces.events import RunStart
 from ajet.interfaces.logger import Metrics
 from ajet_loggers.episodes import COLUMNS, Row, text
 from ajet_loggers.tool import Destination, Tool, flat, keep_id, known_id

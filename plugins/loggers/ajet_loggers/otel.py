@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from ajet import AjetError, EpisodeEnd, Logger, RunStart
+from ajet import AjetError, Logger
+from ajet.interfaces.events import EpisodeEnd, RunStart
 from ajet.interfaces.helpers import Outbox
 from ajet.interfaces.logger import Metrics
 from ajet.interfaces.progress import current_progress

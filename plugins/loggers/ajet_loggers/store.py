@@ -13,7 +13,8 @@ from typing import Any, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from ajet import AjetError, CheckpointSaved, ConfigError, Logger, RunEnd, RunStart
+from ajet import AjetError, ConfigError, Logger
+from ajet.interfaces.events import CheckpointSaved, RunEnd, RunStart
 from ajet.interfaces.helpers import Outbox
 from ajet.interfaces.logger import Metrics
 from ajet.interfaces.progress import current_progress

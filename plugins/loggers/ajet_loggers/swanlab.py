@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ajet import RunStart
+from ajet.interfaces.events import RunStart
 from ajet.interfaces.logger import Metrics
 from ajet_loggers.episodes import COLUMNS, Row
 from ajet_loggers.tool import Destination, Tool, keep_id, known_id

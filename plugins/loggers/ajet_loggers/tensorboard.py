@@ -11,8 +11,8 @@ from typing import Any, Self
 import yaml
 from pydantic import Field, PrivateAttr
 
-from ajet import CheckpointSaved, EpisodeEnd, Logger, RunStart
-from ajet.interfaces.events import Image
+from ajet import Logger
+from ajet.interfaces.events import CheckpointSaved, EpisodeEnd, Image, RunStart
 from ajet.interfaces.helpers import open_image
 from ajet.interfaces.logger import Metrics
 from ajet_loggers.episodes import COLUMNS, EpisodeSample, Row

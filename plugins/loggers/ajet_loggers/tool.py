@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Protocol, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from ajet import CheckpointSaved, EpisodeEnd, Logger, RunEnd, RunStart
+from ajet import Logger
+from ajet.interfaces.events import CheckpointSaved, EpisodeEnd, RunEnd, RunStart
 from ajet.interfaces.helpers import Outbox, write_whole
 from ajet.interfaces.logger import Metrics
 from ajet.interfaces.progress import current_progress

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,14 +54,6 @@ def ajet_as_judge(judge: Any) -> Judge | None:
     from ajet_migrate.earlier.programs import judge_of
 
     return judge_of(judge)
-
-
-@hookimpl
-def ajet_command_line(arguments: Sequence[str]) -> None:
-    """Command lines of the earlier AgentJet."""
-    from ajet_migrate.earlier.command_line import run_earlier
-
-    run_earlier(arguments)
 
 
 @hookimpl

@@ -117,7 +117,7 @@ def explore_command(
 ) -> None:
     """Serve a model, record each reply in a store, and take feedback."""
     from ajet import ConfigError
-    from ajet.capture.gateway.origin import is_loopback
+    from ajet.capture.gateway.listening import is_loopback
     from ajet.job.layers import import_from_here
     from ajet.job.parts import load_named
     from ajet.reports.progress import make_progress

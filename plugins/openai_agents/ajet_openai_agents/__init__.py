@@ -8,11 +8,15 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from contextvars import ContextVar
 from typing import Any
 
 from ajet import hookimpl
 from ajet.interfaces.helpers import when_imported
-from ajet_openai_agents.current_run import running
+
+running: ContextVar[dict[str, str] | None] = ContextVar("ajet_openai_agents_run", default=None)
+"""``{"agent": name}`` of the innermost run, which `patches` sets. It is a dict that hooks write to, because the SDK runs hooks in
+tasks of their own, which cannot set a context variable of the run."""
 
 
 @hookimpl

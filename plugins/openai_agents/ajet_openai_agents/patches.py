@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from ajet import AjetError
 from ajet.interfaces.helpers import replaced
-from ajet_openai_agents.current_run import running
+from ajet_openai_agents import running
 
 RUNS = ("run", "run_sync", "run_streamed")
 

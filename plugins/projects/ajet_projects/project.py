@@ -1,4 +1,4 @@
-"""What `ajet new` writes for an agent: one of its own, or one that is already there."""
+"""What `ajet new` writes for an agent: one of its own, or one that is already there; and how templates are filled in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from ajet.utils.new_files import filled
+from ajet import ConfigError
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHARED = ("README.md", "held_out.jsonl", "job.yaml", "judge.py", "tasks.jsonl", "test_judge.py")
@@ -121,3 +121,24 @@ def next_command(folder: Path, agent: Agent) -> str:
 
 def _job(folder: Path, agent: Agent) -> str:
     return str(folder / "job.yaml") if agent.is_module else "job.yaml"
+
+
+def filled(template: Path, values: Mapping[str, str]) -> str:
+    """The text of a template, in which ``«name»`` stands for a value."""
+    text = template.read_text(encoding="utf-8")
+    for name, value in values.items():
+        text = text.replace(f"«{name}»", value)
+    return text
+
+
+def write_new(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files, by their paths in a folder that is empty or does not exist yet. Raises ConfigError, which names ``--folder``."""
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"{folder} already exists; name a new folder with --folder.")
+        for path, text in files.items():
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--folder {folder} cannot be written ({error.strerror}).") from None

@@ -57,7 +57,8 @@ def app(
     from ajet.interfaces.helpers import check_output
     from ajet.interfaces.prompts import read_prompts
     from ajet.job import DEFAULT_BACKBONE
-    from ajet.runs.jobs import job_of, tune_layers
+    from ajet.runs.jobs import job_of
+    from ajet_prompts.api import tune_layers
 
     if bool(reflection) and not endpoint:
         raise ConfigError("--reflection: name the address of the model's API, too: --endpoint URL.")

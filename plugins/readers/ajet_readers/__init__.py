@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ajet import Plugin, hookimpl
-from ajet_readers.environment_tasks import EnvironmentTasks
+from ajet_readers.environment_tasks import EnvironmentTasks, Gymnasium
 from ajet_readers.generated import Generated
-from ajet_readers.gymnasium_seeds import Gymnasium
 from ajet_readers.huggingface import HuggingFace
 from ajet_readers.jsonl import JsonLines
 from ajet_readers.random_tasks import RandomTasks

@@ -1,4 +1,4 @@
-"""Tasks of an environment service."""
+"""Tasks of environments: those that a service lists, and seeds of Gymnasium."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 from pydantic import Field
 
 from ajet import ConfigError, Task
+from ajet.interfaces.helpers import nearest
 from ajet.interfaces.reader import SelectingReader
+from ajet_readers.extras import needs
 
 
 class EnvironmentTasks(SelectingReader):
@@ -43,3 +45,45 @@ class EnvironmentTasks(SelectingReader):
             yield Task(
                 id=f"{self.env_type}-{task_id}", metadata={"environment": environment, "split": self.split}
             )
+
+
+class Gymnasium(SelectingReader):
+    """The seeds ``seed`` … ``seed + count - 1`` of a Gymnasium environment, one task each.
+
+    A task's metadata is what makes its world: ``gymnasium.make(env, **options).reset(seed=seed)``. Validate on
+    seeds that are not trained on.
+    """
+
+    name = "gymnasium"
+
+    env: str = Field(description="Id of the environment; module:Id imports the module that registers it.")
+    options: dict[str, Any] = Field({}, description="Keyword arguments for `gymnasium.make`.")
+    count: int = Field(64, ge=1, description="Number of seeds.")
+    seed: int = Field(0, ge=0, description="The first seed.")
+    query: str = Field("", description="The question of every task.")
+
+    def source(self) -> Iterator[Task]:
+        """One task per seed. Raises ConfigError for an environment or options that Gymnasium does not accept."""
+        self._check()
+        for seed in range(self.seed, self.seed + self.count):
+            yield Task(
+                id=f"{self.env}-{seed}",
+                query=self.query,
+                metadata={"env": self.env, "options": dict(self.options), "seed": seed},
+            )
+
+    def _check(self) -> None:
+        gymnasium = needs("gymnasium", "gymnasium")
+        try:
+            gymnasium.make(self.env, **self.options).close()
+        except (gymnasium.error.Error, ImportError) as error:
+            hint = nearest(self.env, gymnasium.registry)
+            raise ConfigError(f"env {self.env}: {_one_line(error)}{hint}") from None
+        except Exception as error:
+            raise ConfigError(
+                f"env {self.env}: cannot be made with options {self.options}: {type(error).__name__}: {_one_line(error)}"
+            ) from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ajet.estimate.devices import DEVICES
 from ajet.estimate.layout import JobSizes, Layout, StepPhase
 from ajet.estimate.memory import BFLOAT16, FLOAT32, Training
-from ajet.estimate.shape import ModelShape, read_shape, shape_of_config
+from ajet.estimate.shape import ModelShape, shape_of_config
+from ajet_advice.known import DEVICES, read_shape
 from ajet_advice.speed import Range, sampling_rate, speed
 from ajet_local.backbone import PASS_SECONDS
 

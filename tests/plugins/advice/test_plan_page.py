@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from ajet.estimate.devices import DEVICES
+from ajet_advice.known import DEVICES
 from tests.pages import blocks, page, tool
 from tests.plugins.advice.published import MEMORY, SPEEDS
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ajet.estimate.shape import read_shape
+from ajet_advice.known import read_shape
 from tests.plugins.advice.published import ALL_ADAPTERS, GB, LLAMA, MEMORY, QWEN, SMALLEST, Memory, adapters
 
 RUNS = {figure.name: figure for figure in (*ALL_ADAPTERS, *MEMORY) if figure not in SMALLEST}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ajet.estimate.devices import DEVICES, Gpus, named, parse_gpus
+from ajet.estimate.devices import Gpus
 from ajet.estimate.layout import JobSizes, Layout, StepPhase
 from ajet.estimate.memory import QUANTIZED
-from ajet.estimate.shape import read_shape
 from ajet.types import ConfigError
+from ajet_advice.known import DEVICES, named, parse_gpus, read_shape
 from ajet_advice.speed import (
     BANDWIDTH_USED,
     Range,

@@ -50,7 +50,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
 def given(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A file as the samples of AgentScope have it, for a working directory with its data."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ajet_agentscope.models.chat_model", lambda *arguments, **options: None)
+    monkeypatch.setattr("ajet_agentscope.chat_model", lambda *arguments, **options: None)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in RECORDS))
     seen.clear()

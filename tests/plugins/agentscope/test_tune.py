@@ -77,7 +77,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def tuned(folder: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
     """`tune` with small settings; the fields of each class may be given by its name."""
-    monkeypatch.setattr("ajet_agentscope.models.chat_model", lambda *arguments, **options: None)
+    monkeypatch.setattr("ajet_agentscope.chat_model", lambda *arguments, **options: None)
 
     def call(
         model: dict[str, Any] | None = None,
@@ -380,7 +380,7 @@ def test_auxiliary_models_answer_workflow_and_judge_and_are_not_trained(
     async def with_judge(task: dict[str, Any], response: Any, auxiliary_models: Any) -> JudgeOutput:
         return JudgeOutput(reward=len(await auxiliary_models["critic"](response)) % 2)
 
-    monkeypatch.setattr("ajet_agentscope.models.chat_model", served)
+    monkeypatch.setattr("ajet_agentscope.chat_model", served)
     critic = TunerModelConfig(model_path=str(tiny), max_model_len=200, max_tokens=4, top_p=0.9)
     before = dict(os.environ)
     found = tuned(

@@ -10,11 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ajet.estimate.shape import read_shape  # noqa: E402
 from ajet.interfaces.progress import Silent  # noqa: E402
 from ajet.learning.algorithms import SFT  # noqa: E402
 from ajet.learning.settings import TrainSettings  # noqa: E402
 from ajet.types import Batch, ConfigError, Sample, Span  # noqa: E402
+from ajet_advice.known import read_shape  # noqa: E402
 from ajet_local import Local, LocalEnginePlugin, cpu  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
 from tests.tiers import fast  # noqa: E402

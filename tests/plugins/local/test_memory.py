@@ -12,12 +12,11 @@ torch = pytest.importorskip("torch")
 
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
-from ajet.estimate.devices import DEVICES  # noqa: E402
 from ajet.estimate.memory import Training  # noqa: E402
-from ajet.estimate.shape import read_shape  # noqa: E402
 from ajet.interfaces.progress import Silent  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.types import AjetError, ConfigError  # noqa: E402
+from ajet_advice.known import DEVICES, read_shape  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.backbone import LocalEnginePlugin  # noqa: E402
 from ajet_local.blueprint import Blueprint  # noqa: E402

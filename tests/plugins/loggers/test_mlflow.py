@@ -107,7 +107,7 @@ def test_a_failed_run_is_marked_as_failed(run: Run, store: str, logger: dict[str
 
 
 def test_names_that_mlflow_refuses_are_changed(run: Run, store: str, logger: dict[str, Any]) -> None:
-    from ajet import RunEnd, RunStart
+    from ajet.interfaces.events import RunEnd, RunStart
     from ajet_loggers.mlflow import MLflow
 
     folder = Path.cwd()

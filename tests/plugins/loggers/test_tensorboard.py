@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ajet import EpisodeEnd, RunStart, Task
+from ajet import Task
 from ajet.chat.images import Images
+from ajet.interfaces.events import EpisodeEnd, RunStart
 from ajet_loggers.tensorboard import TensorBoard
 from tests.core.test_hooks import Training, training  # noqa: F401
 from tests.processors import picture

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ajet import ConfigError, EpisodeEnd, RunStart, Task
+from ajet import ConfigError, Task
+from ajet.interfaces.events import EpisodeEnd, RunStart
 from ajet.types import Metrics
 from ajet_loggers import tool as tool_module
 from ajet_loggers.episodes import COLUMNS, LONGEST, EpisodeSample, Row, row

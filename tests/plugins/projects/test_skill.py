@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ajet_projects.skills import SKILL
+from ajet_projects.commands import SKILL
 from tests.pages import ROOT
 from tests.program import Program
 

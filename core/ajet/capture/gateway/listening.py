@@ -1,11 +1,12 @@
-"""Listening sockets for AgentJet's servers."""
+"""Listening sockets for AgentJet's servers, and requests that they must not answer: cross-site ones of a visitor's browser."""
 
 from __future__ import annotations
 
+import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from urllib.parse import SplitResult, urlsplit
 
-from ajet.capture.gateway.origin import is_loopback
 from ajet.types import AjetError
 
 QUEUED = 2048
@@ -42,3 +43,36 @@ def warn_of_network(host: str, say: Callable[[str], None]) -> None:
             f"warning: {host} is not a loopback address: anyone who can reach it and has the key can use the model; HTTP is "
             "not encrypted."
         )
+
+
+def foreign(headers: Mapping[str, str], listens_on: str) -> str | None:
+    """Why a request is cross-site, by its headers (names in lower case); None if it is not.
+
+    A browser names the page in ``Origin``. A page whose host name resolves to this server (DNS rebinding) sends none,
+    but its name is in ``Host``, where a server on loopback expects a loopback name.
+    """
+    host = _split(f"//{headers.get('host', '')}").hostname or ""
+    origin = headers.get("origin")
+    if origin is not None and (not host or _split(origin).netloc.lower() != headers["host"].lower()):
+        return f"requests from web pages of {origin[:100]} are not allowed"
+    if host and is_loopback(listens_on) and not is_loopback(host):
+        return f"the name {host[:100]} in the Host header is not a name of this machine: use localhost"
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is a loopback one."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _split(url: str) -> SplitResult:
+    """The parts of a URL, empty if the text is not a URL."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return SplitResult("", "", "", "", "")

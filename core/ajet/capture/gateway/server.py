@@ -25,9 +25,8 @@ from urllib.parse import unquote
 
 from ajet.capture.gateway.address import Caller, key_in, key_in_query, make_path, split_path
 from ajet.capture.gateway.bodies import MOST_BYTES, MOST_PAGE_BYTES, Bodies, Gone, Receive, announced
-from ajet.capture.gateway.listening import QUEUED, listen, url_of
+from ajet.capture.gateway.listening import QUEUED, foreign, listen, url_of
 from ajet.capture.gateway.metrics import GatewayMeter
-from ajet.capture.gateway.origin import foreign
 from ajet.capture.portal import Portal
 from ajet.capture.respond import EventStream, Reply, caller, find_wire, refuse, respond
 from ajet.capture.session import Session

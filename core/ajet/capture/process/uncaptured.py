@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import os
 import socket
 import sys
@@ -23,9 +24,13 @@ from types import FrameType
 from typing import Any
 
 from ajet.capture.context import passing_through
+from ajet.capture.hook import Capture
+from ajet.capture.portal import Portal
 from ajet.capture.session import Session, current_session
 from ajet.types import AjetError
 from ajet.utils.user_code import is_users
+
+log = logging.getLogger("ajet")
 
 MOST_LOCATIONS = 50
 """Maximum distinct connections that are reported per episode."""
@@ -249,3 +254,25 @@ def _port(port: Any) -> int:
         except OSError:
             return 0
     return 0
+
+
+@contextmanager
+def refusing_calls(what: str) -> Iterator[None]:
+    """A block in which ``what``, such as ``workflow agent.py:run``, is imported. Its LLM calls raise what the client
+    raises for status 400, as no episode runs yet; if the code swallows that error, a warning reports the call."""
+    if Capture.is_installed():  # it refuses them as calls outside any episode
+        yield
+        return
+    stray = (
+        f"an LLM call was refused because it was made while {what} is imported, before any episode: it would have reached "
+        "the real API. Make it inside the workflow, or mark it with `with ajet.passthrough():`"
+    )
+    portal = Portal()
+    try:
+        with Capture(portal, stray=stray) as capture:
+            capture.location_of = lambda session: location_on_stack(sys._getframe(1), through_loops=True)
+            yield
+    finally:
+        portal.close()
+    for refused in capture.refusals.found():
+        log.warning("%s. %s", refused.line, refused.message)

@@ -62,7 +62,7 @@ def forecast(
 
     from ajet.reports.progress import make_progress
     from ajet.runs.jobs import prepared
-    from ajet_advice.given import forecast_layers, forecasted
+    from ajet_advice.api import forecast_layers, forecasted
     from ajet_advice.page import page
 
     with make_progress() as progress, prepared(forecast_layers(given), progress, services) as ready:

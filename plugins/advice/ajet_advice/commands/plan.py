@@ -139,7 +139,8 @@ def page(estimate: JobPlan) -> Iterator[str]:
 def _gpus(text: str | None) -> Gpus:
     """The GPUs of ``--gpus``, else those of this machine. Raises ConfigError."""
     from ajet import ConfigError
-    from ajet.estimate.devices import DEVICES, Gpus, named, parse_gpus, reported_gpus
+    from ajet.estimate.devices import Gpus, reported_gpus
+    from ajet_advice.known import DEVICES, named, parse_gpus
 
     if text is not None:
         return parse_gpus(text)

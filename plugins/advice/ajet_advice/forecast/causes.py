@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Iterator
 
 from ajet import ConfigError, Job, model_source
-from ajet.estimate.shape import read_shape
 from ajet.rollout.episode import Episode
 from ajet.runs.check import warnings_of
 from ajet_advice.forecast.figures import ForecastFigures
 from ajet_advice.forecast.steps import Probe
+from ajet_advice.known import read_shape
 
 LEAST_SIGNAL = 0.1
 """Share of groups with different rewards below which hardly anything is learned."""

@@ -13,7 +13,8 @@ from typing import Annotated
 
 from pydantic import Field, PrivateAttr, StringConstraints
 
-from ajet import EpisodeEnd, Logger, RunStart
+from ajet import Logger
+from ajet.interfaces.events import EpisodeEnd, RunStart
 from ajet.interfaces.logger import Metrics
 from ajet.interfaces.progress import current_progress
 from ajet.interfaces.spans import episode_spans, model_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ajet import EpisodeEnd
+from ajet.interfaces.events import EpisodeEnd
 from ajet.interfaces.helpers import Outbox
 
 if TYPE_CHECKING:

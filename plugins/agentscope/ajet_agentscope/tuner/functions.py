@@ -110,7 +110,7 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _model(where: Mapping[str, str]) -> Any:
-    from ajet_agentscope.models import chat_model
+    from ajet_agentscope import chat_model
 
     key = os.environ.get(where["api_key_env"]) or "unset"
     return chat_model(where["base_url"], key, where["model"], {}, stream=False)

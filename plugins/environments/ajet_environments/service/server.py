@@ -23,8 +23,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from ajet.capture.gateway.bodies import Bodies, Gone
-from ajet.capture.gateway.listening import QUEUED, listen, url_of
-from ajet.capture.gateway.origin import foreign
+from ajet.capture.gateway.listening import QUEUED, foreign, listen, url_of
 from ajet.capture.gateway.stopping import stopped
 from ajet.capture.limits import LARGE_BODY
 from ajet.capture.off_loop import off_loop

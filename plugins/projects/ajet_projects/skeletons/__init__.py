@@ -1,6 +1,6 @@
 """What ``ajet plugin new`` writes: a package with one plugin and a test that passes.
 
-The template files are in this folder; placeholders such as ``«name»`` stand for the plugin's own words.
+The template files are in this folder.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ajet.utils.new_files import filled
+from ajet_projects.project import filled
 
 
 @dataclass(frozen=True, slots=True)

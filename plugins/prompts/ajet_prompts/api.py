@@ -1,4 +1,4 @@
-"""`tune_prompt`: what `ajet tune-prompt` does."""
+"""`ajet.tune_prompt`: what `ajet tune-prompt` does."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ajet import Run
 from ajet.api.calling import anywhere, awaitable
-from ajet.api.jobs import AnyJudge, AnyPath, AnyTasks, prepared
-from ajet.api.results import Run
-from ajet.interfaces.engine import ChatModelPlugin
+from ajet.api.jobs import AnyChatModel, AnyJudge, AnyPath, AnyTasks, prepared
 from ajet.interfaces.prompts import read_prompts
-from ajet.runs.jobs import tune_layers
+from ajet.job.arguments import ARGUMENTS, TUNING
+from ajet.job.config import Layers
+from ajet.runs.jobs import Given, job_of
 from ajet.runs.restarts import run_job
-
-AnyChatModel = Mapping[str, Any] | ChatModelPlugin
-"""``{"type": "openai", "base_url": …, "model": …}``, or a chat model."""
 
 
 class TunedPrompts(Run):
@@ -34,7 +32,8 @@ class TunedPrompts(Run):
         return read_prompts(self.file)
 
 
-def _tune_prompt(
+@anywhere
+def tune_prompt(
     job: AnyPath | None = None,
     *,
     workflow: object | None = None,
@@ -58,13 +57,18 @@ def _tune_prompt(
 
     ``reflection`` is the chat model that proposes texts, ``answers`` one that answers the agent in place of the job's model.
     ``reflections``, ``episodes`` and ``cost`` limit the search. A search that was killed goes on with ``resume``, its run
-    folder, and repeats no reply that was paid for. All else is as in `run`. Needs the plugin ajet-plugin-prompts. Raises
-    AjetError.
+    folder, and repeats no reply that was paid for. All else is as in `ajet.run`. Raises AjetError.
     """
     given = locals()
     with prepared(tune_layers(given), given) as (ready, _):
         return TunedPrompts(run_job(ready).run_dir)
 
 
-tune_prompt = anywhere(_tune_prompt)
-atune_prompt = awaitable(_tune_prompt)
+atune_prompt = awaitable(tune_prompt)
+
+
+def tune_layers(given: Given) -> Layers:
+    """The job whose texts to tune, or the search to go on with. Raises ConfigError."""
+    layers = job_of(given, table={**ARGUMENTS, **TUNING})
+    layers.set("backbone", "prompts", "tune-prompt", Path.cwd())
+    return layers
