@@ -8,9 +8,9 @@
 
 Commands of the `ajet` program are entry points of another group, ``ajet.commands``: ``name = "my_package.commands:run"``,
 where ``run`` is a function with typer's annotations or a `typer.Typer`. `ajet --help` imports that module: keep it light.
-A function of the arguments in the group ``ajet.options`` is called if they begin with an option that `ajet` does not have, or `ajet run`
-has one of another program; if it knows that option, it runs what is meant and raises SystemExit, or raises ConfigError, which says
-what to run.
+A function of the arguments in the group ``ajet.options`` is called if they begin with an option that `ajet` does not have, or `ajet
+run` has one of another program; if it knows that option, it runs what is meant and raises SystemExit, or raises ConfigError, which
+says what to run.
 """
 
 from __future__ import annotations

@@ -208,8 +208,8 @@ def _commands() -> TyperGroup:
 
 
 def _refuse_option(arguments: Sequence[str]) -> None:
-    """Ask plugins if the arguments begin with an option that `ajet` does not have, or `ajet run` has one. Raises ConfigError if one knows
-    it, or SystemExit if it has run what is meant."""
+    """Ask plugins if the arguments begin with an option that `ajet` does not have, or `ajet run` has one. Raises ConfigError if one
+    knows it, or SystemExit if it has run what is meant."""
     import importlib.metadata
 
     from ajet.own_plugins import remedy
