@@ -116,7 +116,7 @@ def _content(source: random.Random) -> Any:
 def _answer(source: random.Random) -> Message:
     answer: dict[str, Any] = {"role": "assistant", "content": source.choice(WORDS)}
     if source.random() < 0.3:
-        answer["reasoning_content"] = "so"
+        answer["reasoning_content"] = source.choice(("so", "yes"))
     if source.random() < 0.5:
         answer["tool_calls"] = [_call(source, n) for n in range(source.randrange(1, 4))]
     return answer

@@ -127,6 +127,28 @@ def test_halves_of_characters_become_question_marks() -> None:
     assert [call.answer["content"] for call in atif.calls_of(trajectory)] == ["a?"]
 
 
+def test_results_that_name_no_call_answer_the_calls_in_their_order() -> None:
+    """As Harbor writes what mini-swe-agent does."""
+    calls = [{"tool_call_id": name, "function_name": "bash", "arguments": {}} for name in ("c1", "c2")]
+    results = [{"content": "one"}, {"content": ""}, {"content": "and a word"}]
+    step = {
+        "step_id": 2,
+        "source": "agent",
+        "message": "I do.",
+        "reasoning_content": "I do.",
+        "tool_calls": calls,
+    }
+    acted = {**step, "observation": {"results": results}}
+    steps = [OF_HARBOR["steps"][0], acted, OF_HARBOR["steps"][2]]
+    first, last = atif.calls_of({**OF_HARBOR, "steps": steps})
+    assert "reasoning_content" not in first.answer
+    assert last.messages[2:] == (
+        {"role": "tool", "tool_call_id": "c1", "content": "one"},
+        {"role": "tool", "tool_call_id": "c2", "content": ""},
+        {"role": "user", "content": "and a word"},
+    )
+
+
 # ------------------------------------------------------------------ where trajectories are read
 
 

@@ -93,16 +93,20 @@ def _is_call(step: Mapping[str, Any]) -> bool:
 
 def _messages(step: Mapping[str, Any]) -> Iterator[Message]:
     """What a step says, then what came of it: results of its tool calls, or what an agent without tool calls is told as a user's
-    message."""
+    message. As some of Harbor's agents write them, results may name no call, and reasoning may repeat the message."""
     said: dict[str, Any] = {"role": _ROLES[step["source"]], "content": _content(step["message"])}
-    if thoughts := step.get("reasoning_content"):
+    thoughts = step.get("reasoning_content")
+    if thoughts and thoughts != said["content"]:
         said["reasoning_content"] = thoughts
     if calls := step.get("tool_calls"):
         said["tool_calls"] = [_read_call(call) for call in calls]
     yield said | _kept(step)
-    for result in (step.get("observation") or {}).get("results") or ():
+    results = (step.get("observation") or {}).get("results") or ()
+    named = {result.get("source_call_id") for result in results}
+    unnamed = [call["id"] for call in said.get("tool_calls", ()) if call["id"] not in named]
+    for result in results:
         content, kept = _content(result.get("content")), _kept(result)
-        if call := result.get("source_call_id"):
+        if call := result.get("source_call_id") or (unnamed.pop(0) if unnamed else ""):
             yield {"role": "tool", "tool_call_id": call, "content": content} | kept
         elif content:
             yield {"role": "user", "content": content} | kept
@@ -260,8 +264,10 @@ class _Writer:
         if source:
             fits.append("role")
         if source == "agent":
-            fits += ["reasoning_content", "tool_calls"]
-            if message.get("reasoning_content"):
+            fits.append("tool_calls")
+            if message.get("reasoning_content") != step["message"]:
+                fits.append("reasoning_content")
+            if message.get("reasoning_content") and "reasoning_content" in fits:
                 step["reasoning_content"] = message["reasoning_content"]
             if message.get("tool_calls"):
                 step["tool_calls"] = [_written_call(each) for each in message["tool_calls"]]
