@@ -132,12 +132,11 @@ def _print_episode(report: EpisodeReport, everything: bool, tokens: bool) -> Non
 
 def _print_atif(run: RecordedRun, entry: Entry) -> None:
     from ajet.interfaces.atif import text_of, trajectory_of
-    from ajet.rollout.image_folder import IMAGES, restore_images
+    from ajet.rollout.image_folder import IMAGES
     from ajet.runs.callbacks import ended
 
-    folder, recorded = run.dir.resolve(), run.episode(entry)
-    restore_images(recorded.record, folder)
-    event = ended(folder, recorded, entry.phase, entry.step)
+    folder = run.dir.resolve()
+    event = ended(folder, run.episode(entry), entry.phase, entry.step)
     _printable()
     print(text_of(trajectory_of(event, run.job, str(folder / IMAGES))))
 

@@ -15,6 +15,7 @@ from ajet.interfaces.workflow import location_of
 from ajet.job.job import Job
 from ajet.job.prepare import resolved
 from ajet.rollout.episode import Episode
+from ajet.rollout.image_folder import restore_images
 from ajet.runs.run_state import note_begin, note_end
 from ajet.tracker.call import Call
 from ajet.tracker.record import EpisodeRecord
@@ -129,7 +130,8 @@ class Listeners:
 
 
 def ended(run_dir: Path, episode: Episode, phase: str, step: int) -> EpisodeEnd:
-    """The event of an episode that has been recorded."""
+    """The event of an episode that has been recorded. One that was read from a journal gets its images from the run folder."""
+    restore_images(episode.record, run_dir)
     return EpisodeEnd(
         run_dir=run_dir,
         id=episode.plan.id,
