@@ -25,7 +25,7 @@ from ajet.types import Span, Task
 WRITTEN = "ATIF-v1.7"
 """The version that is written. All versions to 1.8 are read."""
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading raises for what is no trajectory."""
+"""What reading raises for anything else."""
 
 Message = Mapping[str, Any]
 Trajectory = Mapping[str, Any]
@@ -310,7 +310,7 @@ def _tokens(line: Timeline, span: Span, prompt_ids: bool) -> dict[str, Any]:
     sampled = slice(span.start, span.end)
     logprobs = line.logprobs[sampled]
     told: dict[str, Any] = {"completion_token_ids": line.token_ids[sampled].tolist()}
-    # An image's placeholder, which is below 0, is no token of a model.
+    # An image's placeholder, which is below 0, is not a token of the model.
     if prompt_ids and (line.token_ids[: span.start] >= 0).all():
         told["prompt_token_ids"] = line.token_ids[: span.start].tolist()
     if np.isfinite(logprobs).all():
