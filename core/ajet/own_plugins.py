@@ -21,7 +21,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
         "engine": "local",
         "recipe": "calculator gguf smollm2 smollm2-tools starter starter-vision",
     },
-    "loggers": {"command": "fetch", "logger": "mlflow otel store swanlab tensorboard trackio wandb"},
+    "loggers": {"command": "fetch", "logger": "atif mlflow otel store swanlab tensorboard trackio wandb"},
     "migrate": {
         "command": "config.from-earlier config.from-openai config.from-trinity",
         "module": "backbone context_tracker copilot data_generator launcher schema task_judge task_reader task_rollout task_runner "
@@ -58,7 +58,7 @@ files that other programs read."""
 def remedy(kind: str, name: str) -> str:
     """`` It comes with pip install 'ajet[readers]'.`` for a plugin of ours; else nothing."""
     extra = extra_of(kind, name)
-    if extra == "loggers" and name != "tensorboard":  # each needs a package of its own, too
+    if extra == "loggers" and name not in ("tensorboard", "atif"):  # each needs a package of its own, too
         return f" It comes with pip install 'ajet-plugin-loggers[{name}]'."
     return f" It comes with pip install 'ajet[{extra}]'." if extra else ""
 

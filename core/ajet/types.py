@@ -204,6 +204,11 @@ class Image:
     """The type of its file, such as "png"."""
     token: int
 
+    @property
+    def file_name(self) -> str:
+        """The name of its file in a run folder."""
+        return f"{self.ref.removeprefix('sha256:')}.{self.type}"
+
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:

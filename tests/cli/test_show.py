@@ -68,6 +68,18 @@ def test_json_has_the_same_facts(ran: Folder) -> None:
     assert [line["content"] for line in episode["conversations"][0]["chat"]] == ["2+2?", "4"]
 
 
+def test_an_episode_is_printed_as_a_trajectory(ran: Folder) -> None:
+    outcome = ran.ajet("show", "runs", "/a/", "--atif")
+    assert outcome.code == 0, outcome.err
+    trajectory = json.loads(outcome.out)
+    assert [(step["source"], step["message"]) for step in trajectory["steps"]] == [
+        ("user", "2+2?"),
+        ("agent", "4"),
+    ]
+    assert trajectory["extra"]["reward"] == 1 and trajectory["extra"]["task"]["metadata"] == {"answer": "4"}
+    assert trajectory["session_id"].startswith(next((ran.path / "runs").iterdir()).name)
+
+
 def test_html_is_written_into_one_file(ran: Folder) -> None:
     outcome = ran.ajet("show", "runs", "--html", "run.html")
     assert outcome.code == 0 and outcome.out == "written: run.html, with 2 of 2 episodes\n"
@@ -110,6 +122,9 @@ def test_html_into_a_folder_that_is_not_there_is_one_line(ran: Folder) -> None:
         (["runs", "1."], "2 episodes of runs/"),
         (["runs", "--tokens"], "error: --tokens needs an episode; name one after runs."),
         (["runs", "--all"], "error: --all needs an episode; name one after runs."),
+        (["runs", "--atif"], "error: --atif needs an episode; name one after runs."),
+        (["runs", "/a/", "--atif", "--json"], "error: --atif and --json exclude each other"),
+        (["runs", "--record", "x.json", "--atif"], "error: --record and --atif exclude each other"),
         (["runs", "--json", "--html", "x.html"], "error: --json and --html exclude each other"),
     ],
 )

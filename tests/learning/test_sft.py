@@ -177,6 +177,61 @@ def test_a_broken_line_is_named_by_file_and_line(tmp_path: Path, line: str | byt
     assert str(caught.value).startswith(f"{path}:3: ") and said in str(caught.value)
 
 
+AGENT = {
+    "name": "a",
+    "version": "1",
+    "tool_definitions": [{"type": "function", "function": {"name": "look"}}],
+}
+STEPS = [
+    {"step_id": 1, "source": "user", "message": "Hi"},
+    {"step_id": 2, "source": "agent", "message": "before", "is_copied_context": True},
+    {"step_id": 3, "source": "agent", "message": "Yo"},
+]
+TRAJECTORY = {"schema_version": "ATIF-v1.8", "trajectory_id": "t", "agent": AGENT, "steps": STEPS}
+
+
+def test_trajectories_are_transcripts_whose_copied_answers_are_context(tmp_path: Path) -> None:
+    inner = {**TRAJECTORY, "trajectory_id": "inner"}
+    (tmp_path / "trial" / "agent").mkdir(parents=True)
+    one, lines = tmp_path / "trial" / "agent" / "trajectory.json", tmp_path / "many.jsonl"
+    one.write_text(json.dumps({**TRAJECTORY, "subagent_trajectories": [inner]}, indent=1))
+    lines.write_text(json.dumps(TRAJECTORY) + "\n" + json.dumps(GOOD))
+    for file in (one, tmp_path):
+        outer, embedded = read_transcripts(file)
+        assert (outer.where, embedded.where) == (str(one), f"{one}: inner")
+        assert outer.tools == AGENT["tool_definitions"] and outer.messages == embedded.messages
+    assert outer.messages == [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "before", "weight": 0},
+        {"role": "assistant", "content": "Yo"},
+    ]
+    assert [transcript.where for transcript in read_transcripts(lines)] == [f"{lines}:1", f"{lines}:2"]
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({**TRAJECTORY, "steps": STEPS[:2]}, "has no answer of a model to learn"),
+        (
+            {**TRAJECTORY, "steps": [{"source": "robot", "message": ""}]},
+            "cannot be read as a trajectory.*robot",
+        ),
+        ({**TRAJECTORY, "steps": [*STEPS, {**STEPS[0], "extra": {"ajet": {"role": "me"}}}]}, "role 'me'"),
+        ({"schema_version": "ATIF"}, "cannot be read as a trajectory"),
+    ],
+)
+def test_what_is_no_trajectory_to_learn_from_is_named(tmp_path: Path, record: Any, said: str) -> None:
+    file = tmp_path / "trajectory.json"
+    file.write_text(json.dumps(record, indent=1))
+    with pytest.raises(ConfigError, match=rf"trajectory\.json: .*{said}"):
+        read_transcripts(file)
+
+
+def test_a_folder_without_trajectories_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"contains no trajectory\*\.json"):
+        read_transcripts(tmp_path)
+
+
 def test_a_missing_or_empty_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent.jsonl: no such transcript file"):
         read_transcripts(tmp_path / "absent.jsonl")

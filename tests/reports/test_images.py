@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ajet.cli import run_program
 from ajet.reports.credit import run_credit
 from ajet.reports.episode import episode_report
 from ajet.reports.folder import read_run
@@ -54,6 +58,20 @@ def test_each_image_is_a_file_of_its_own_and_the_journal_has_only_references(
     journal = (tmp_path / JOURNAL).read_text()
     assert "sha256:" in journal
     assert "base64" not in journal and "iVBOR" not in journal
+
+
+def test_a_trajectory_names_their_files(
+    bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    episode, _ = recorded(bench, tmp_path)
+    assert run_program(["show", str(tmp_path), episode.id, "--atif"]) == 0
+    first, answer, second, last = json.loads(capsys.readouterr().out)["steps"]
+    paths = [
+        part["source"]["path"] for step in (first, second) for part in step["message"] if "source" in part
+    ]
+    assert [Path(path).read_bytes() for path in paths] == [RED, BLUE, RED]
+    assert answer["message"] == last["message"] == "red"
+    assert "prompt_token_ids" not in last["metrics"] and last["metrics"]["completion_token_ids"]
 
 
 def test_an_episode_that_is_read_again_trains_the_same_tokens_and_images(bench: Any, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def sft(
     progress: bool = True,
 ) -> Run:
     """Fine-tune a model on transcripts, as `ajet sft` does: every assistant turn of a file with one
-    ``{"messages": […], "tools": […]}`` a line is learned. ``output`` is a new folder. Raises AjetError."""
+    ``{"messages": […], "tools": […]}`` a line, or of trajectories in ATIF, is learned. ``output`` is a new folder. Raises AjetError."""
     given = locals()
     with shown_or_not(progress) as lines:
         jobs.sft(given, lines)

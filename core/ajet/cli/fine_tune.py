@@ -14,7 +14,10 @@ from ajet.job import DEFAULT_BACKBONE
 def sft(
     model: Annotated[str, typer.Option(help="Folder or Hugging Face id to start from.")],
     transcripts: Annotated[
-        Path, typer.Option(help='File with one {"messages": […], "tools": […]} per line.')
+        Path,
+        typer.Option(
+            help='File with one {"messages": […], "tools": […]} per line, or with trajectories in ATIF; or a folder of these.'
+        ),
     ],
     output: Annotated[Path, typer.Option(help="New folder for the metrics and the checkpoint.")],
     backbone: Annotated[str, typer.Option(help="The backbone whose trainer to use.")] = DEFAULT_BACKBONE,

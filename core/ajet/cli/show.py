@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from ajet.reports.episode import EpisodeReport
+    from ajet.reports.folder import Entry, RecordedRun
     from ajet.reports.run_summary import RunSummary
 
 
@@ -45,6 +46,10 @@ def show(
             help="Write a recording of the episode, or of every episode, for `ajet run --replay` instead.",
         ),
     ] = None,
+    atif: Annotated[
+        bool,
+        typer.Option("--atif", help="Print the episode as a trajectory in ATIF instead, with its token ids."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the same data as one JSON object.")] = False,
 ) -> None:
     """Show a run, or one of its episodes: the tree of its group, chat, tokens, mask, logprobs, advantage."""
@@ -56,26 +61,27 @@ def show(
     from ajet.reports.token_text import TokenText
     from ajet.types import ConfigError
 
+    if record is not None or atif:
+        one, other = ("--record", {"--atif": atif}) if record is not None else ("--atif", {})
+        shown = {"--html": html, "--json": as_json, "--tokens": tokens, "--all": everything, **other}
+        for flag in [flag for flag, given in shown.items() if given]:
+            raise ConfigError(f"{one} and {flag} exclude each other; remove one.")
     if record is not None:
         from ajet.cli.run import write_recording
         from ajet.utils.files import check_output
 
-        for flag, given in (
-            ("--html", html),
-            ("--json", as_json),
-            ("--tokens", tokens),
-            ("--all", everything),
-        ):
-            if given:
-                raise ConfigError(f"--record and {flag} exclude each other; remove one.")
         check_output("--record", record)
         write_recording(find_run(run), record, episode)
         return
     if as_json and html is not None:
         raise ConfigError("--json and --html exclude each other; remove one.")
-    if episode is None and (tokens or (everything and html is None)):
-        raise ConfigError(f"{'--tokens' if tokens else '--all'} needs an episode; name one after {run}.")
+    if episode is None and (tokens or atif or (everything and html is None)):
+        flag = "--tokens" if tokens else "--atif" if atif else "--all"
+        raise ConfigError(f"{flag} needs an episode; name one after {run}.")
     folder = read_run(find_run(run))
+    if episode is not None and atif:
+        _print_atif(folder, folder.find(episode))
+        return
     credit = run_credit(folder)
     text_of, trees = TokenText(folder.dir), GroupTrees(folder, credit)
     if episode is not None:
@@ -122,6 +128,17 @@ def _print_episode(report: EpisodeReport, everything: bool, tokens: bool) -> Non
     colour = console.is_terminal and not console.no_color
     for text in describe_episode(report, everything=everything, tokens=tokens, colour=colour):
         console.print(text)
+
+
+def _print_atif(run: RecordedRun, entry: Entry) -> None:
+    from ajet.interfaces.atif import text_of, trajectory_of
+    from ajet.rollout.image_folder import IMAGES
+    from ajet.runs.callbacks import ended
+
+    folder = run.dir.resolve()
+    event = ended(folder, run.episode(entry), entry.phase, entry.step)
+    _printable()
+    print(text_of(trajectory_of(event, run.job, str(folder / IMAGES))))
 
 
 def _print_json(summary: Any) -> None:

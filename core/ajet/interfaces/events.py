@@ -67,6 +67,10 @@ class EpisodeCall:
     sampled_tokens: int | None
     truncated: bool
     """Whether the answer ended because it was as long as allowed."""
+    number: int = -1
+    """Names it in the spans of `EpisodeEnd.timelines`."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Those that its prompt lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ajet.chat.finished import Sampled, sampled_in
 from ajet.chat.renderer import Chat
+from ajet.interfaces import atif
 from ajet.learning.algorithms import SFT
 from ajet.learning.batch import RolloutBatch
 from ajet.learning.settings import TrainSettings
@@ -35,13 +36,41 @@ class FinishedChat:
 
 
 def read_transcripts(path: Path) -> list[FinishedChat]:
-    """Transcripts of a JSON lines file. Raises ConfigError with file and line."""
-    return read_lines(path, "transcript", _transcript)
+    """Transcripts of a JSON lines file, whose lines may be trajectories in ATIF, or of a file that is one trajectory, or of all
+    ``trajectory*.json`` below a folder. Raises ConfigError with file and line."""
+    if path.is_dir():
+        files = sorted(path.rglob("trajectory*.json"))
+        if not files:
+            raise ConfigError(f"{path}: contains no trajectory*.json.")
+        return [transcript for file in files for transcript in read_transcripts(file)]
+    if path.suffix == ".json" and atif.is_trajectory(whole := _whole(path)):
+        return _transcripts(whole, str(path))
+    return [one for several in read_lines(path, "transcript", _transcripts) for one in several]
 
 
-def _transcript(data: Mapping[str, Any], where: str) -> FinishedChat:
-    messages = messages_of(data.get("messages"), "messages", where)
-    return checked_transcript(messages, data.get("tools") or (), where)
+def _transcripts(data: Mapping[str, Any], where: str) -> list[FinishedChat]:
+    """The transcript of a line, or those of a trajectory."""
+    if not atif.is_trajectory(data):
+        messages = messages_of(data.get("messages"), "messages", where)
+        return [checked_transcript(messages, data.get("tools") or (), where)]
+    try:
+        told = list(atif.transcripts_of(data))
+    except atif.UNREADABLE as error:
+        raise ConfigError(where, f"cannot be read as a trajectory in ATIF ({error!r}).") from None
+    if not told:
+        raise ConfigError(where, "the trajectory has no answer of a model to learn. Leave it out.")
+    return [
+        checked_transcript(messages, tools, f"{where}: {name}" if name else where)
+        for name, messages, tools in told
+    ]
+
+
+def _whole(path: Path) -> Any:
+    """What a file holds if it is one JSON value; None if it is not."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def read_lines(path: Path, what: str, read: Callable[[Mapping[str, Any], str], Read]) -> list[Read]:

@@ -124,6 +124,9 @@ def episode_report(
         notes.append("a chat model answered, so there are no tokens to show or train")
     elif episode.record.calls and text_of.missing:
         notes.append(f"tokens are shown by id, because their text is unknown: {text_of.missing}")
+    response = episode.output.response
+    if isinstance(response, Mapping) and response.get("trajectory"):
+        notes.append(f"the agent's own trajectory: {response['trajectory']}")
     return EpisodeReport(
         header,
         tuple(conversations),

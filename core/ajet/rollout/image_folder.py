@@ -27,7 +27,7 @@ class ImageFolder:
         for image in images:
             if image.ref in self._stored:
                 continue
-            path = self.folder / f"{_hash(image.ref)}.{image.type}"
+            path = self.folder / image.file_name
             with writing(path):
                 self.folder.mkdir(exist_ok=True)
                 if not path.exists():

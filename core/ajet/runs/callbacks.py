@@ -15,6 +15,7 @@ from ajet.interfaces.workflow import location_of
 from ajet.job.job import Job
 from ajet.job.prepare import resolved
 from ajet.rollout.episode import Episode
+from ajet.rollout.image_folder import restore_images
 from ajet.runs.run_state import note_begin, note_end
 from ajet.tracker.call import Call
 from ajet.tracker.record import EpisodeRecord
@@ -78,25 +79,7 @@ class Listeners:
         self._first_failures(episode, phase, step)
         if not self.wants_episodes:
             return
-        event = EpisodeEnd(
-            run_dir=self._run_dir,
-            id=episode.plan.id,
-            phase=phase,
-            step=step,
-            task=episode.plan.task,
-            reward=episode.reward,
-            is_success=episode.is_success,
-            failure=episode.failure,
-            error=episode.error,
-            metrics=episode.metrics,
-            response=episode.output.response,
-            started=episode.started,
-            seconds=episode.seconds,
-            messages=episode.view().messages,
-            images=episode.record.images,
-            calls=_calls(episode.record),
-            timelines=all_timelines(episode.record),
-        )
+        event = ended(self._run_dir, episode, phase, step)
         self._call_loggers("episode_end", event)
         self._call_hook("ajet_episode_end", event)
 
@@ -146,6 +129,30 @@ class Listeners:
                 )
 
 
+def ended(run_dir: Path, episode: Episode, phase: str, step: int) -> EpisodeEnd:
+    """The event of an episode that has been recorded. One that was read from a journal gets its images from the run folder."""
+    restore_images(episode.record, run_dir)
+    return EpisodeEnd(
+        run_dir=run_dir,
+        id=episode.plan.id,
+        phase=phase,
+        step=step,
+        task=episode.plan.task,
+        reward=episode.reward,
+        is_success=episode.is_success,
+        failure=episode.failure,
+        error=episode.error,
+        metrics=episode.metrics,
+        response=episode.output.response,
+        started=episode.started,
+        seconds=episode.seconds,
+        messages=episode.view().messages,
+        images=episode.record.images,
+        calls=_calls(episode.record),
+        timelines=all_timelines(episode.record),
+    )
+
+
 def _unnamed(job: Job) -> Iterator[Logger]:
     """The loggers that the job gets without naming them (`Logger.unnamed`)."""
     named = {logger.name for logger in job.loggers}
@@ -169,6 +176,8 @@ def _calls(record: EpisodeRecord) -> list[EpisodeCall]:
                 prompt_tokens=call.prompt.length if call else None,
                 sampled_tokens=len(call.generation.token_ids) if call else None,
                 truncated=call is not None and call.generation.finish_reason == "length",
+                number=exchange.number,
+                tools=exchange.tools,
             )
         )
     return calls

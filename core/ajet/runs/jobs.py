@@ -152,8 +152,10 @@ def checking_engine(job: Job, given: Given) -> Engine:
 
 
 def sft(given: Given, progress: Progress) -> Path:
-    """Fine-tune on a file of ``transcripts``; the folder of the checkpoint. Raises AjetError."""
-    return train.sft(transcripts=_file(given, "transcripts"), **_learning("sft", given, progress))
+    """Fine-tune on a file, or a folder of trajectories, of ``transcripts``; the folder of the checkpoint. Raises AjetError."""
+    return train.sft(
+        transcripts=_file(given, "transcripts", folder=True), **_learning("sft", given, progress)
+    )
 
 
 def dpo(given: Given, progress: Progress) -> Path:
@@ -164,9 +166,9 @@ def dpo(given: Given, progress: Progress) -> Path:
     return train.dpo(pairs=file, algorithm=algorithm, **learning)
 
 
-def _file(given: Given, name: str) -> Path:
+def _file(given: Given, name: str, *, folder: bool = False) -> Path:
     file = _path(given[name])
-    if not file.is_file():
+    if not file.is_file() and not (folder and file.is_dir()):
         raise ConfigError(f"{name}= {file}", "no such file.")
     return file
 

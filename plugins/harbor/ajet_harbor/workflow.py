@@ -219,6 +219,8 @@ def output_of(result: Any, kept: Path) -> WorkflowOutput:
         raise WorkflowFailed(cause, f"{said[-1000:]} (the trial: {kept})")
     rewards = {name: float(value) for name, value in result.verifier_result.rewards.items()}
     response: dict[str, Any] = {"trial": str(kept), "rewards": rewards}
+    if (trajectory := kept / "agent" / "trajectory.json").is_file():
+        response["trajectory"] = str(trajectory)
     if raised:  # the agent's time was over, say; its work counts
         response["ended"] = raised.exception_type
     try:

@@ -1,5 +1,5 @@
-"""Loggers: a run in TensorBoard, Weights & Biases, MLflow, SwanLab or Trackio, its episodes in any OpenTelemetry collector, its folder
-in an object store.
+"""Loggers: a run in TensorBoard, Weights & Biases, MLflow, SwanLab or Trackio, its episodes in any OpenTelemetry collector or as
+trajectories in ATIF, its folder in an object store.
 
 Importing this package imports none of them; each is imported when a run begins that logs to it.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ajet import Plugin, hookimpl
+from ajet_loggers.atif import Atif
 from ajet_loggers.mlflow import MLflow
 from ajet_loggers.otel import OpenTelemetry
 from ajet_loggers.store import Store
@@ -20,4 +21,4 @@ from ajet_loggers.wandb import WandB
 
 @hookimpl
 def ajet_plugins() -> Iterable[type[Plugin]]:
-    return [TensorBoard, WandB, MLflow, SwanLab, Trackio, OpenTelemetry, Store]
+    return [Atif, TensorBoard, WandB, MLflow, SwanLab, Trackio, OpenTelemetry, Store]

@@ -21,6 +21,7 @@ if find_spec("harbor") is None:  # it has an environment of its own: make test-h
         "test_cancelled.py",
         "test_learns.py",
         "test_tasks.py",
+        "test_trajectories.py",
         "test_trials.py",
         "test_settings.py",
     ]

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
+from harbor.utils.trajectory_validator import TrajectoryValidator
 
 from ajet import load_run
 from ajet.cli import run_program
+from ajet.interfaces.atif import calls_of
 from tests.patience import PATIENCE
 from tests.plugins.harbor.conftest import Left
 from tests.ports import free_port
@@ -97,6 +99,9 @@ def test_mini_swe_agent_is_rewarded_by_the_tasks_verifier(
     run_program(["show", str(run), episode.id])
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"/ajet-trials-\w+/ajet-ajet-total-", shown) and "seconds_agent_execution" in shown
+    own = Path(episode.response["trajectory"])
+    assert f"the agent's own trajectory: {own}" in shown and TrajectoryValidator().validate(own)
+    assert len(list(calls_of(json.loads(own.read_text())))) == 2
 
 
 def test_claude_code_is_rewarded_by_the_tasks_verifier(job: Job) -> None:

@@ -68,7 +68,7 @@ def serving(answer: Callable[[Asked], Answer], seconds: float = 0.0) -> Iterator
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            orders, data = as_read(body["messages"])
+            orders, data = as_read(body.get("messages", []))
             asked = Asked(body, orders, data, {k.lower(): v for k, v in self.headers.items()})
             with lock:
                 model.asked.append(asked)

@@ -170,6 +170,24 @@ def test_a_metric_without_its_package_is_refused_with_what_to_install(
         OpenAIGrader(grader={**similar, "evaluation_metric": "cosine"})
 
 
+def test_cosine_is_that_of_the_embeddings() -> None:
+    vectors = {"cat": [3.0, 4.0], "dog": [4.0, 3.0], "void": [-3.0, -4.0]}
+
+    def answer(asked: Asked) -> Any:
+        data = [{"index": i, "embedding": vectors[text]} for i, text in enumerate(asked.body["input"])]
+        return 200, {"content-type": "application/json"}, json.dumps({"data": data})
+
+    grader = {
+        **{"type": "text_similarity", "evaluation_metric": "cosine"},
+        **{"input": "{{sample.output_text}}", "reference": "{{item.want}}"},
+    }
+    with serving(answer) as model:
+        judge = {"embeddings": {"base_url": model.url, "model": "small"}}
+        scores = [judged(grader, text, want="cat", judge=judge).reward for text in (*vectors, "")]
+    assert scores == pytest.approx([1.0, 24 / 25, -1.0, 0.0])  # 3 · 4 + 4 · 3 of 5 · 5
+    assert model.asked[0].body["model"] == "small"
+
+
 # ------------------------------------------------------------------ models
 
 
