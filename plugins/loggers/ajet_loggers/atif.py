@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr
 
-from ajet import EpisodeEnd, Logger, RunStart
+from ajet import Logger
 from ajet.interfaces.atif import text_of, trajectory_of
+from ajet.interfaces.events import EpisodeEnd, RunStart
 from ajet.interfaces.logger import Metrics
 
 FOLDER = "atif"
