@@ -49,6 +49,8 @@ class Fork:
     not all."""
     record: EpisodeRecord | None = field(default=None, compare=False, repr=False)
     """The parent's record; None once the episode has ended."""
+    steered: bool = False
+    """Whether the parent is of an earlier step, and all independent episodes of the group begin with these calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,16 @@ class Plan:
     group: int
     fork: Fork | None = None
     """None if the model answers all its calls."""
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether it leaves another episode of its group."""
+        return self.fork is not None and not self.fork.steered
+
+    @property
+    def is_steered(self) -> bool:
+        """Whether it begins, as its whole group, with calls of an earlier episode."""
+        return self.fork is not None and self.fork.steered
 
 
 @dataclass(slots=True)

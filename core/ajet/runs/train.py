@@ -28,6 +28,7 @@ from ajet.learning.rollouts import (
 )
 from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_samples
+from ajet.learning.steering import Steering
 from ajet.learning.task_selector import PassRate, TaskSelector, make_selector
 from ajet.rollout.checkpoints import checkpoints, restore
 from ajet.rollout.episode import Episode, Plan
@@ -71,6 +72,7 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
         with listeners.run(done if job.resume else None), closing(recorder):
             async with open_runtime(job, engine=trainer.engine) as runtime:
                 rollout, selector = runtime.rollout(training_policy(job)), _selector(job)
+                steering = _steering(job, recorder, done)
                 source = RolloutSource(
                     rollout=rollout,
                     selector=selector,
@@ -80,9 +82,10 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
                     recorder=recorder,
                     on_episode=progress.episodes,
                     filters=job.filters,
-                    reusable=_taken_up(job, rollout, selector, recorder, done, trainer.version),
+                    reusable=_taken_up(job, rollout, selector, steering, recorder, done, trainer.version),
                     adapters=job.adapters,
                     teacher=runtime.teacher(),
+                    steering=steering,
                 )
 
                 async def check(step: int) -> Metrics:
@@ -319,15 +322,33 @@ def _selector(job: Job) -> TaskSelector:
     )
 
 
+def _steering(job: Job, recorder: RunRecorder, done: int) -> Steering | None:
+    """What plans the starts of groups, in the state that it had after step ``done``."""
+    config = job.config
+    if config.rollout.steer is None:
+        return None
+    steering = Steering(
+        config.rollout.steer, recorder, batch_size=config.train.batch_size, seed=config.run.seed
+    )
+    steering.read(done, config.rollout.roots)
+    return steering
+
+
 def _taken_up(
-    job: Job, rollout: Rollout, selector: TaskSelector, recorder: RunRecorder, done: int, version: int
+    job: Job,
+    rollout: Rollout,
+    selector: TaskSelector,
+    steering: Steering | None,
+    recorder: RunRecorder,
+    done: int,
+    version: int,
 ) -> Mapping[str, Episode]:
     """Let a resumed run go on after step ``done``: bring the selector into the state it had then, and mark what the journal has
     of later steps as superseded, except finished episodes of the next step that these weights sampled: they are returned, by id."""
     if not job.resume:
         return {}
     _observe_again(selector, recorder.dir, done)
-    finished = _finished(job, selector, recorder.dir, done + 1)
+    finished = _finished(job, selector, steering, recorder.dir, done + 1)
     reused = reusable(rollout, {n: e for n, e in finished.items() if sampled_under(e, version)})
     recorder.supersede(done + 1 if done else 0, reused)
     job.progress.say(
@@ -344,15 +365,19 @@ def _observe_again(selector: TaskSelector, run_dir: Path, step: int) -> None:
             selector.observe([PassRate(*group) for group in line["groups"]])
 
 
-def _finished(job: Job, selector: TaskSelector, run_dir: Path, step: int) -> dict[str, Episode]:
-    """Finished training episodes of an interrupted step, without forks: those that run again may have other parents. None in a
-    deterministic run, where batches must be the same again."""
+def _finished(
+    job: Job, selector: TaskSelector, steering: Steering | None, run_dir: Path, step: int
+) -> dict[str, Episode]:
+    """Finished training episodes of an interrupted step, without forks and steered ones: those that run again may begin
+    elsewhere. None in a deterministic run, where batches must be the same again."""
     if job.config.run.deterministic:
         return {}
     config = job.config
     tasks = islice(selector.order(step), most_groups(config.train, config.rollout))
     plans = plan_groups(tasks, step, config.rollout.roots, config.run.seed)
-    by_id = {plan.id: plan for plan in plans}
+    if steering:
+        plans = steering.steered(step, plans)
+    by_id = {plan.id: plan for plan in plans if not plan.fork}
     return {
         line["id"]: _with_images(episode_from_json(line, by_id[line["id"]]), run_dir)
         for line in live_lines(run_dir / JOURNAL)
@@ -360,6 +385,7 @@ def _finished(job: Job, selector: TaskSelector, run_dir: Path, step: int) -> dic
         and line["step"] == step
         and line["failure"] is None
         and line["id"] in by_id
+        and "fork" not in line
     }
 
 
