@@ -21,6 +21,7 @@ from ajet.learning.algorithms import GRPO
 from ajet.learning.loop import Loop, train
 from ajet.learning.rollouts import RolloutSource
 from ajet.learning.settings import TrainSettings
+from ajet.learning.steering import Steering
 from ajet.learning.task_selector import Shuffled
 from ajet.rollout.batch_record import Account, packed
 from ajet.rollout.recorder import RunRecorder
@@ -135,6 +136,7 @@ class Runs:
         target_keys: Mapping[str, Mapping[str, Any]] | None = None,
         rollout: Mapping[str, Any] | None = None,
         first_step: int = 1,
+        tasks: int = len(TASKS),
         name: str = "run",
         backbone: str = "local",
         mode: str | None = None,
@@ -175,9 +177,12 @@ class Runs:
             if first_step > 1:
                 recorder.supersede(first_step, {})
             trainer: Any = Counting(engine)
+            steer, steering = whole.settings.steer, None
+            if steer:
+                steering = Steering(steer, recorder, batch_size=train_settings.batch_size, seed=0)
             source = RolloutSource(
                 rollout=whole,
-                selector=Shuffled(TASKS, train_settings.batch_size, 0),
+                selector=Shuffled(TASKS[:tasks], train_settings.batch_size, 0),
                 algorithm=algorithm,
                 settings=train_settings,
                 seed=0,
@@ -185,6 +190,7 @@ class Runs:
                 on_episode=lambda *_: None,
                 filters=filters,
                 adapters=[target for target, keys in (target_keys or {}).items() if keys.get("lora")],
+                steering=steering,
             )
             loop = Loop(
                 trainer=trainer,
