@@ -4,7 +4,9 @@ resumed run goes on alike."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,6 +19,7 @@ from ajet.job.config import Layers
 from ajet.job.prepare import prepare
 from ajet.learning.algorithms import GRPO
 from ajet.learning.batch import RolloutBatch
+from ajet.learning.demonstrations import read_demonstrations
 from ajet.learning.rollouts import RolloutSource, plan_groups
 from ajet.learning.settings import TrainSettings
 from ajet.learning.steering import PastEpisode, Steering
@@ -186,8 +189,11 @@ def says(request: Any, prompt: str) -> str:
     return "right" if request.sampling.seed % 2 else "wrong"
 
 
-async def agent(task: Task, turns: int = TURNS) -> str:
-    chat: list[Any] = [{"role": "user", "content": task.query}]
+async def agent(task: Task) -> str:
+    return await talk([{"role": "user", "content": task.query}], TURNS)
+
+
+async def talk(chat: list[Any], turns: int) -> str:
     for turn in range(turns):
         answer = await CLIENT.chat.completions.create(model="m", messages=chat)
         said = answer.choices[0].message.content
@@ -201,12 +207,20 @@ def judge(task: Task, output: Any) -> bool:
 
 @pytest.fixture
 def make(bench: Any, tokenizer: Any, tmp_path: Path) -> Callable[..., RolloutSource]:
-    running = bench(ScriptedEngine(tokenizer, says))
+    told: list[Any] = []
+    running = bench(ScriptedEngine(tokenizer, lambda request, prompt: told[-1](request, prompt)))
 
     def make_source(
-        folder: str = "run", *, workflow: Any = agent, done: int = 0, rollout: Any = None, **train: Any
+        folder: str = "run",
+        *,
+        workflow: Any = agent,
+        judge: Any = judge,
+        answers: Any = says,
+        done: int = 0,
+        rollout: Any = None,
+        **train: Any,
     ) -> RolloutSource:
-        running.engine.requests.clear()
+        told.append(answers)
         keys = {"group_size": 4, "steer": {"whole": 0.34}, **(rollout or {})}
         whole = running.rollout(workflow, judge, deterministic=True, **keys)
         settings, recorder = TrainSettings(batch_size=3, **train), RunRecorder(tmp_path / folder)
@@ -336,8 +350,11 @@ def test_an_agent_that_does_not_repeat_itself_diverges_is_counted_and_trains_not
 
 @pytest.mark.whole
 def test_steered_groups_can_be_forked(make: Any) -> None:
+    async def longer(task: Task) -> str:
+        return await talk([{"role": "user", "content": task.query}], 6)
+
     rollout = {"group_size": 4, "fork": {"roots": 2, "depth": 2}}
-    source = make(rollout=rollout, credit="tree", workflow=lambda task: agent(task, 6))
+    source = make(rollout=rollout, credit="tree", workflow=longer)
     batches = run(source, range(1, 6))
     by_id = {line["id"]: line for line in lines(source)}
     forks = [line for line in by_id.values() if "fork" in line and "steered" not in line["fork"]]
@@ -348,6 +365,117 @@ def test_steered_groups_can_be_forked(make: Any) -> None:
     for batch in batches:
         assert batch.metrics["tokens_sampled"] == sum(int(s.mask.sum()) for s in batch.batch.samples)
         assert batch.metrics.get("forks", 0) + batch.metrics.get("steered", 0) <= batch.metrics["episodes"]
+
+
+# ---------------------------------------------------------------------------- demonstrations
+
+
+def demonstrated(task: Task, *, system: bool = False, told: str = "turn") -> dict[str, Any]:
+    """A transcript in which somebody does everything right."""
+    chat: list[Any] = [{"role": "system", "content": "be brief"}] if system else []
+    chat.append({"role": "user", "content": task.query})
+    for turn in range(TURNS):
+        chat += [
+            {"role": "assistant", "content": "right"},
+            {"role": "user", "content": f"{told} {turn}"},
+        ]
+    return {"task": task.id, "messages": chat[:-1]}
+
+
+def demonstrating(make: Any, tmp_path: Path, transcripts: Sequence[Any], **more: Any) -> RolloutSource:
+    file = tmp_path / "demos.jsonl"
+    file.write_text("".join(f"{json.dumps(one)}\n" for one in transcripts))
+    source: RolloutSource = make(
+        judge=lambda task, output: output.response.count("right") >= TURNS - 1, **more
+    )
+    assert source.rollout.settings.steer
+    steering = Steering(
+        source.rollout.settings.steer,
+        source.recorder,
+        batch_size=3,
+        seed=0,
+        demonstrations=read_demonstrations(file),
+    )
+    return replace(source, steering=steering)
+
+
+@pytest.mark.whole
+def test_a_task_without_a_success_begins_as_somebody_else_did(make: Any, tmp_path: Path) -> None:
+    """The model is never right; with two demonstrated answers of three an episode succeeds."""
+    never = {"answers": lambda request, prompt: "wrong"}
+    source = demonstrating(make, tmp_path, [demonstrated(TASKS[0]), demonstrated(TASKS[1])], **never)
+    batches = run(source, range(1, 4))
+    steered = [line for line in lines(source) if "fork" in line]
+    assert {line["task"] for line in steered} == {"0", "1"} and not any(x["failure"] for x in steered)
+    first = next(line for line in steered if line["task"] == "1")
+    assert first["fork"] == {"parent": "demos.jsonl:2", "calls": 2, "steered": True} and first["reward"] == 1
+    for call in first["calls"][:2]:
+        assert call["tokens"]["replayed"] and not call["tokens"]["trained"]
+    spans = {s.episode: {span.call for span in s.spans} for b in batches for s in b.batch.samples}
+    assert spans[first["id"]] == {2}
+
+
+@pytest.mark.whole
+def test_a_transcript_without_the_agents_system_message_will_do_and_other_messages_diverge(
+    make: Any, tmp_path: Path
+) -> None:
+    async def with_system(task: Task) -> str:
+        chat = [{"role": "system", "content": "be brief"}, {"role": "user", "content": task.query}]
+        return await talk(chat, TURNS)
+
+    never = {"answers": lambda request, prompt: "wrong", "workflow": with_system}
+    transcripts = [
+        demonstrated(TASKS[0]),
+        demonstrated(TASKS[1], system=True),
+        demonstrated(TASKS[2], told="round"),
+    ]
+    source = demonstrating(make, tmp_path, transcripts, **never)
+    run(source, range(1, 4))
+    steered = {line["task"]: line for line in lines(source) if "fork" in line}
+    assert steered.keys() == {"0", "1", "2"}
+    assert not steered["0"]["failure"] and not steered["1"]["failure"]
+    assert steered["2"]["failure"] == "diverged"
+    assert 'message 3 (user) is now "turn 0", and was "round 0"' in steered["2"]["error"]
+
+
+def test_successful_episodes_of_a_recording_are_demonstrations(tmp_path: Path) -> None:
+    def episode(number: int, **more: Any) -> dict[str, Any]:
+        calls = [
+            {
+                "request": {"messages": [{"role": "user", "content": "q"}] * (2 * n + 1)},
+                "reply": {"message": {"role": "assistant", "content": str(n)}},
+            }
+            for n in range(2)
+        ]
+        task = {"id": f"t{number}"}
+        return {"id": f"e{number}", "group": "g", "task": task, "calls": calls, **more}
+
+    verdicts = [{"reward": 1.0}, {"reward": 0.2}, {"reward": 0.2, "is_success": True}]
+    episodes = [episode(i, verdict=verdict) for i, verdict in enumerate(verdicts)]
+    file = tmp_path / "demos.json"
+    file.write_text(json.dumps({"recording": 1, "episodes": [*episodes, episode(3, failure="timeout")]}))
+    assert [(d.id, d.task) for d in read_demonstrations(file)] == [
+        ("demos.json:e0", "t0"),
+        ("demos.json:e2", "t2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"messages": []}', r"demos\.jsonl:1: needs `task`"),
+        ('{"task": "a", "messages": "x"}', r"demos\.jsonl:1: needs `messages`"),
+        ("{", r"demos\.jsonl:1: not JSON"),
+        (
+            '{"task": "a", "messages": [{"role": "user"}, {"role": "assistant", "content": "x"}]}',
+            r"none of its 1 demonstrations has two answers",
+        ),
+    ],
+)
+def test_a_file_that_demonstrates_nothing_is_refused(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "demos.jsonl").write_text(f"{line}\n")
+    with pytest.raises(ConfigError, match=said):
+        read_demonstrations(tmp_path / "demos.jsonl")
 
 
 # ---------------------------------------------------------------------------- refusals

@@ -14,6 +14,7 @@ from ajet.interfaces.engine import ChatModelPlugin
 from ajet.interfaces.judge import Judge
 from ajet.job.config import JobConfig, TargetSettings
 from ajet.job.job import Backbone, TargetPlan
+from ajet.learning.demonstrations import read_demonstrations
 from ajet.learning.fork_plans import check_judge
 from ajet.learning.settings import TrainSettings
 from ajet.learning.steering import KEY, check_steering
@@ -30,6 +31,8 @@ def check_job(
     _check_forks(config.rollout.fork, config.train, judge, algorithm)
     if config.rollout.steer:
         _check_steering(judge, algorithm)
+        if file := config.rollout.steer.demonstrations:
+            read_demonstrations(file)
     _check_reference(config.train, algorithm)
 
 

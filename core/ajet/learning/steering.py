@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
+from ajet.capture.demonstrated import Demonstration
 from ajet.interfaces.judge import GroupJudge, Judge
 from ajet.learning.task_selector import passed
 from ajet.rollout.episode import Episode, Fork, Plan
@@ -29,6 +30,7 @@ from ajet.rollout.failures import FailureKind
 from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines
 from ajet.rollout.settings import SteerSettings
+from ajet.tracker.record import EpisodeRecord
 from ajet.types import ConfigError, Task
 
 KEY = "rollout.steer"
@@ -98,6 +100,23 @@ class PastEpisode:
             places=[i for i, (t, _) in enumerate(path) if i and t["trained"] and not t.get("side")],
         )
 
+    @classmethod
+    def demonstrated(cls, demonstration: Demonstration) -> PastEpisode:
+        """An episode of somebody else."""
+        count = len(demonstration.answers)
+        return cls(
+            id=demonstration.id,
+            task=demonstration.task,
+            group=-1,
+            member=0,
+            failure=None,
+            reward=1.0,
+            is_success=True,
+            fork=None,
+            calls=count,
+            places=range(1, count),
+        )
+
     @property
     def passed(self) -> float:
         """From 0 to 1. Raises AjetError if the reward does not say it."""
@@ -119,6 +138,7 @@ class _Known:
     """The newest ones."""
     failures: list[PastEpisode] = field(default_factory=list)
     """Those with the highest rewards, and of these the newest."""
+    demonstrations: Sequence[PastEpisode] = ()
     lowest: float = math.inf
     """The lowest reward."""
     left: dict[bool, float] = field(default_factory=dict)
@@ -152,7 +172,8 @@ class _Known:
         if not is_hard:
             some: Sequence[PastEpisode] = self.failures
         else:
-            some = self.successes or [e for e in self.failures if e.reward > self.lowest]
+            some = self.successes or self.demonstrations
+            some = some or [e for e in self.failures if e.reward > self.lowest]
         return [e for e in some if e.places]
 
     def left_of(self, start: PastEpisode, is_hard: bool) -> float:
@@ -192,12 +213,17 @@ class Steering:
         *,
         batch_size: int,
         seed: int,
+        demonstrations: Iterable[Demonstration] = (),
     ) -> None:
         self._settings = settings
         self._recorder = recorder
         self._batch_size = batch_size
         self._seed = seed
         self._tasks: dict[str, _Known] = {}
+        self._demonstrations = {one.id: one for one in demonstrations}
+        for one in self._demonstrations.values():
+            known = self._tasks.setdefault(one.task, _Known())
+            known.demonstrations = [*known.demonstrations, PastEpisode.demonstrated(one)]
 
     def steered(self, step: int, plans: Sequence[Plan]) -> list[Plan]:
         """The plans of a step's groups, each with where its group begins."""
@@ -207,17 +233,18 @@ class Steering:
     def loaded(self, plans: Iterable[Plan]) -> list[Plan]:
         """The plans, with the records of the episodes with which they begin."""
         loaded: list[Plan] = []
-        records: dict[str, Fork] = {}
+        records: dict[str, EpisodeRecord | Demonstration] = {}
         for plan in plans:
             if plan.fork and plan.fork.steered:
-                if plan.fork.parent not in records:
-                    line = self._recorder.recorded(plan.fork.parent)
-                    records[plan.fork.parent] = replace(
-                        plan.fork, record=episode_from_json(line, plan).record
-                    )
-                plan = replace(plan, fork=replace(plan.fork, record=records[plan.fork.parent].record))
+                parent = plan.fork.parent
+                if parent not in records:
+                    records[parent] = self._demonstrations.get(parent) or self._recorded(parent, plan)
+                plan = replace(plan, fork=replace(plan.fork, record=records[parent]))
             loaded.append(plan)
         return loaded
+
+    def _recorded(self, id: str, plan: Plan) -> EpisodeRecord:
+        return episode_from_json(self._recorder.recorded(id), plan).record
 
     def observe(self, episodes: Iterable[PastEpisode]) -> None:
         """Learn from the complete groups of a step."""
@@ -272,7 +299,8 @@ class Steering:
     def _adjust(self, group: Sequence[PastEpisode], fork: Fork) -> None:
         known = self._tasks.setdefault(group[0].task, _Known())
         is_hard = known.is_hard(self._settings.band)
-        start = next((e for e in (*known.successes, *known.failures) if e.id == fork.parent), None)
+        kept = (*known.successes, *known.failures, *known.demonstrations)
+        start = next((e for e in kept if e.id == fork.parent), None)
         judged = [e for e in group if e.failure is None]
         if all(e.failure == FailureKind.DIVERGED for e in group):
             known.diverges = True

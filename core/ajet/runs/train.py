@@ -16,6 +16,7 @@ from ajet.interfaces.engine import ChatModelPlugin, Engine
 from ajet.interfaces.progress import Progress
 from ajet.job.job import Backbone, Job
 from ajet.learning.algorithms import DPO
+from ajet.learning.demonstrations import read_demonstrations
 from ajet.learning.loop import BatchSource, Loop, Ruined, train
 from ajet.learning.preferences import PreferenceSource, preference_samples, read_preferences
 from ajet.learning.rollouts import (
@@ -325,10 +326,15 @@ def _selector(job: Job) -> TaskSelector:
 def _steering(job: Job, recorder: RunRecorder, done: int) -> Steering | None:
     """What plans the starts of groups, in the state that it had after step ``done``."""
     config = job.config
-    if config.rollout.steer is None:
+    settings = config.rollout.steer
+    if settings is None:
         return None
     steering = Steering(
-        config.rollout.steer, recorder, batch_size=config.train.batch_size, seed=config.run.seed
+        settings,
+        recorder,
+        batch_size=config.train.batch_size,
+        seed=config.run.seed,
+        demonstrations=read_demonstrations(settings.demonstrations) if settings.demonstrations else (),
     )
     steering.read(done, config.rollout.roots)
     return steering

@@ -94,6 +94,7 @@ class Audit:
             )
         if self.prompts.missing:
             self.notes.append(f"prompts were not compared with the chat template: {self.prompts.missing}")
+        self.notes += self.parents.notes
         for why, count in self.prompts.skipped.items():
             self.notes.append(f"{count} prompts {why} were not compared with the chat template")
         if not credit.known(self.algorithm):

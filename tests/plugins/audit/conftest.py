@@ -18,6 +18,7 @@ import ajet
 from ajet.capture.targets import Target
 from ajet.interfaces.algorithm import Algorithm
 from ajet.learning.algorithms import GRPO
+from ajet.learning.demonstrations import read_demonstrations
 from ajet.learning.loop import Loop, train
 from ajet.learning.rollouts import RolloutSource
 from ajet.learning.settings import TrainSettings
@@ -179,7 +180,9 @@ class Runs:
             trainer: Any = Counting(engine)
             steer, steering = whole.settings.steer, None
             if steer:
-                steering = Steering(steer, recorder, batch_size=train_settings.batch_size, seed=0)
+                shown = read_demonstrations(steer.demonstrations) if steer.demonstrations else ()
+                size = train_settings.batch_size
+                steering = Steering(steer, recorder, batch_size=size, seed=0, demonstrations=shown)
             source = RolloutSource(
                 rollout=whole,
                 selector=Shuffled(TASKS[:tasks], train_settings.batch_size, 0),

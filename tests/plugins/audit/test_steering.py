@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -54,6 +55,39 @@ def test_steered_groups_whose_episodes_are_forked_too_are_audited(runs: Runs) ->
     rollout = {"group_size": 4, "fork": {"roots": 2, "depth": 2}, "steer": {"whole": 0.01}}
     found = audited(runs.run(steady, one_of_three, varied, rollout=rollout, credit="tree", tasks=2, steps=2))
     assert found.faults == [] and found.trained
+
+
+def with_demonstrations(runs: Runs) -> tuple[Path, Path]:
+    """A run whose tasks fail unless they begin as a transcript does, and its transcripts."""
+    file = runs.folder / "demos.jsonl"
+    said = [f"it is {n}" for n in (71, 72, 73)]
+    chats = []
+    for number in range(2):
+        chat: list[Any] = [{"role": "user", "content": f"question {number}"}]
+        for answer in said:
+            chat += [{"role": "assistant", "content": answer}, {"role": "user", "content": "go on"}]
+        chats.append({"task": f"t{number}", "messages": chat[:-1]})
+    file.write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+    rollout = {"group_size": 2, "steer": {"whole": 0.01, "demonstrations": str(file)}}
+    made = runs.run(steady, lambda task, output: 0.0, varied, rollout=rollout, tasks=2, steps=3)
+    return made, file
+
+
+def test_answers_of_demonstrations_are_compared_with_their_file(runs: Runs) -> None:
+    folder, file = with_demonstrations(runs)
+    files = Files(folder, 3)
+    assert {line["fork"]["parent"] for line in files.own} == {"demos.jsonl:1", "demos.jsonl:2"}
+    assert audited(folder).faults == []
+    text = file.read_text()
+    for old, new, said in [
+        ("it is 71", "it is 17", "is not the answer of the demonstration"),
+        ('"task": "t0"', '"task": "t1"', "which is of task t1"),
+    ]:
+        file.write_text(text.replace(old, new))
+        assert any(said in fault for fault in audited(folder).faults)
+    file.unlink()
+    found = audited(folder)
+    assert found.faults == [] and any("cannot be read" in note for note in found.notes)
 
 
 # ---------------------------------------------------------------------------- planted faults
