@@ -2,8 +2,8 @@
 
     SEED=0 python bench/steering.py [TASK ...]
 
-A lock of six dials, of which one guess in 64 is right; frozen lakes of six by six fields; Countdown with four numbers; with `--slow` also
-a real language model, SmolLM2-135M. What is compared are validations: whole episodes of held-out tasks, without prefixes. The
+A lock of six dials, of which one guess in 64 is right; frozen lakes of six by six fields; Countdown with four numbers; with `--slow`
+also a real language model, SmolLM2-135M. What is compared are validations: whole episodes of held-out tasks, without prefixes. The
 run with steered groups, whose steps sample fewer tokens, takes more of them; what it does after it has sampled as many tokens as plain
 groups did in all is left out. `tokens_ratio` is how many times fewer sampled tokens it needs for nine tenths of plain groups' gain;
 where it does not get there, `is_bound` says that the ratio is at most this. Last line: one JSON object.
@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -141,7 +141,7 @@ def totals(found: Run) -> Sequence[float]:
 
 def until(curve: Sequence[tuple[float, float]], reward: float) -> float | None:
     """The sampled tokens after which a validation reached a reward; between two of them, on the line."""
-    for (t0, r0), (t1, r1) in zip(curve, curve[1:], strict=False):
+    for (t0, r0), (t1, r1) in pairwise(curve):
         if r1 >= reward > r0:
             return t0 + (t1 - t0) * (reward - r0) / (r1 - r0)
     return None

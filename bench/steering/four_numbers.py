@@ -28,9 +28,9 @@ def draw(rng: random.Random) -> tuple[list[int], int]:
 
 puzzle.draw = draw
 # The agent and the recipe import from it.
-import recipe
-from agent import run as run
-from puzzle import judge as judge
+import recipe  # noqa: E402
+from agent import run as run  # noqa: E402
+from puzzle import judge as judge  # noqa: E402
 
 recipe.SIGNS = [signs for signs in itertools.product((1, -1), repeat=COUNT) if sum(signs) > -COUNT]
 

@@ -19,7 +19,7 @@ URL = "http://127.0.0.1:9/v1/chat/completions"
 """No server listens on this port: capture answers."""
 SYSTEM = "Open the lock. Turn each dial left or right."
 TURNS = ("left", "right")
-CODE = "left right right left right left".split()
+CODE = ["left", "right", "right", "left", "right", "left"]
 """It opens all locks. A burglar who guesses opens one in 64."""
 
 

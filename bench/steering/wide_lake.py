@@ -10,9 +10,9 @@ import lake
 
 lake.SIZE, lake.MAX_STEPS = 6, 16
 # The agent and the recipe read both when they are imported.
-from agent import run as run
-from lake import Lakes as Lakes
-from recipe import Walker
+from agent import run as run  # noqa: E402
+from lake import Lakes as Lakes  # noqa: E402
+from recipe import Walker  # noqa: E402
 
 
 class WideWalker(Walker):

@@ -11,6 +11,12 @@ from typing import Any
 
 import pytest
 
+from ajet.reports.credit import run_credit
+from ajet.reports.episode import episode_report
+from ajet.reports.folder import read_run
+from ajet.reports.group_tree import GroupTrees
+from ajet.reports.text import describe_episode
+from ajet.reports.token_text import TokenText
 from ajet.types import Task
 from tests.plugins.audit.conftest import Runs, audited
 from tests.plugins.audit.test_believes_nothing import Files, array, setting
@@ -215,3 +221,17 @@ def test_a_planted_fault_is_named(steered: Path, name: str) -> None:
     files.close()
     faults = audited(steered).faults
     assert any(said in fault for fault in faults), faults
+
+
+def test_what_is_replayed_is_marked_where_an_episode_is_shown(steered: Path) -> None:
+    run = read_run(steered)
+    entry = next(e for e in reversed(run.entries) if e.step == STEP)
+    fork = run.line(entry)["fork"]
+    credit = run_credit(run)
+    report = episode_report(run, entry, credit, TokenText(steered), GroupTrees(run, credit))
+    assert any(f"of {fork['parent']}: replayed, not trained" in note for note in report.notes)
+    lines = [line for chat in report.conversations for line in chat.chat if line.call is not None]
+    assert {line.call for line in lines if line.replayed} == set(range(fork["calls"]))
+    shown = describe_episode(report, everything=False, tokens=False, colour=False)
+    assert any("call 0, replayed" in str(line) for line in shown)
+    assert any(chat.about == "not trained: replayed" for chat in report.conversations)
