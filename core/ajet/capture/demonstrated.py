@@ -1,6 +1,6 @@
-"""Episodes of somebody else: what a steered episode gets in the place of answers that its model sampled.
+"""Episodes of other models and of people: what a steered episode gets in the place of answers that its model sampled.
 
-Nobody knows their tokens, so the model's chat format writes each answer after the prompt that its request has here. Such calls are
+Their tokens are not recorded, so the model's chat format writes each answer after the prompt that its request has here. Such calls are
 context and are never trained: their logprobs are 0, and their weight version is -1.
 """
 

@@ -102,7 +102,7 @@ class PastEpisode:
 
     @classmethod
     def demonstrated(cls, demonstration: Demonstration) -> PastEpisode:
-        """An episode of somebody else."""
+        """An episode of another model, or of a person."""
         count = len(demonstration.answers)
         return cls(
             id=demonstration.id,

@@ -245,7 +245,7 @@ class _Outcome(Protocol):
 
 def passed(episode: _Outcome, key: str = "task.selector") -> float:
     """1 if an episode has succeeded, else its reward. A failed episode has not succeeded. Raises AjetError, which names the ``key``
-    that needs it, if the reward is no pass rate."""
+    that needs it, if the reward is not a pass rate."""
     if episode.failure:
         return 0.0
     if episode.is_success is not None:

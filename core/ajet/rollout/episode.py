@@ -49,7 +49,7 @@ class Fork:
     """How many of the parent's first calls are answered from its record, in the order of `EpisodeRecord.path`: at least one, and
     not all."""
     record: EpisodeRecord | Demonstration | None = field(default=None, compare=False, repr=False)
-    """The parent's record, or what somebody else did; None once the episode has ended."""
+    """The parent's record, or a demonstration; None once the episode has ended."""
     steered: bool = False
     """Whether the parent is of an earlier step, and all independent episodes of the group begin with these calls."""
 

@@ -59,7 +59,7 @@ class Parents:
         return _unlike(episode, start)
 
     def _unlike_demonstration(self, episode: JournalEpisode, file: Path, name: str) -> str:
-        """The same for an episode that begins with the answers of somebody else."""
+        """The same for an episode that begins with the answers of a demonstration."""
         if self._given is None:
             self._given = _demonstrations(file)
             if not self._given:
