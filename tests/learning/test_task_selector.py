@@ -174,7 +174,7 @@ def test_metrics_tell_what_was_expected_and_what_came() -> None:
 
 def episode(group: int, reward: float, is_success: bool | None = None, failure: str | None = None) -> Any:
     plan = SimpleNamespace(task=Task(f"t{group}"), group=group, id=f"1.{group}/t{group}/0")
-    return SimpleNamespace(plan=plan, reward=reward, is_success=is_success, failure=failure)
+    return SimpleNamespace(plan=plan, id=plan.id, reward=reward, is_success=is_success, failure=failure)
 
 
 def test_an_episode_passes_by_its_success_else_by_its_reward_and_never_by_failing() -> None:

@@ -209,3 +209,15 @@ def test_without_a_record_the_tree_has_no_advantages_and_says_so(runs: Runs) -> 
     found = report(folder, read_run(folder).entries[0].id)
     assert found.tree and not found.tree.is_recorded
     assert {s.advantage for node in found.tree.nodes for s in node.stretches} == {None}
+
+
+def test_calls_of_an_earlier_episode_are_marked_as_replayed() -> None:
+    start = Fork("1.0/t/3", 2, steered=True)
+    members = [member("e0", 1.0, 4, start), member("e1", 0.0, 3, start)]
+    tree = grown(members, {("e0", 2): 0.5, ("e0", 3): 0.5, ("e1", 2): -0.5})
+    first = tree.nodes[0].stretches
+    assert [(s.calls, s.words, s.advantage) for s in first] == [((0, 1), "replayed from 1.0/t/3", None)]
+    assert [[(s.calls, s.advantage) for s in node.stretches] for node in tree.nodes[1:]] == [
+        [((2, 3), 0.5)],
+        [((2,), -0.5)],
+    ]

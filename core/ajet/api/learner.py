@@ -301,10 +301,11 @@ async def open(
         layers.set(key, value, "ajet.open", Path.cwd())
     with prepared(layers, given, read_tasks=False) as (ready, lines):
         check_model(ready.model)
-        if ready.config.rollout.fork:
-            raise ConfigError(
-                "rollout.fork", "a loop of your own runs the episodes of its groups; remove the key."
-            )
+        for name in ("fork", "steer"):
+            if getattr(ready.config.rollout, name):
+                raise ConfigError(
+                    f"rollout.{name}", "a loop of your own runs the episodes of its groups; remove the key."
+                )
         trainer = await awaitable(trainer_of)(ready)
         folder = new_run_dir(ready)
         with held(folder, lines.say):

@@ -30,6 +30,7 @@ from ajet.capture.answers import (
     text_ids,
 )
 from ajet.capture.context import answering_episode, passthrough
+from ajet.capture.demonstrated import DemonstratedReplay
 from ajet.capture.fork_replay import Diverged, ForkReplay
 from ajet.capture.limits import LARGE_BODY, MANY_TOOLS, refuse_oversized
 from ajet.capture.off_loop import off_loop
@@ -79,7 +80,7 @@ class Session:
     spent: Spent = field(default_factory=Spent)
     """What the answered calls used."""
     engine_error: str | None = None
-    replay: ForkReplay | None = None
+    replay: ForkReplay | DemonstratedReplay | None = None
     """The answers that a fork gets from its parent's record."""
     replayed: int = 0
     """Tokens of the answers that it got."""

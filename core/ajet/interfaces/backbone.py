@@ -79,6 +79,7 @@ OPTIONAL_KEYS = frozenset(
         "train.save_minutes",
         "rollout.fork",
         "rollout.oversample",
+        "rollout.steer",
         "task.selector",
     }
 )

@@ -14,8 +14,10 @@ from ajet.interfaces.engine import ChatModelPlugin
 from ajet.interfaces.judge import Judge
 from ajet.job.config import JobConfig, TargetSettings
 from ajet.job.job import Backbone, TargetPlan
+from ajet.learning.demonstrations import read_demonstrations
 from ajet.learning.fork_plans import check_judge
 from ajet.learning.settings import TrainSettings
+from ajet.learning.steering import KEY, check_steering
 from ajet.rollout.settings import ForkSettings
 from ajet.types import ConfigError, Need
 from ajet.utils.suggest import nearest
@@ -27,6 +29,10 @@ def check_job(
     """Raise ConfigError for what the job's parts cannot do together."""
     _check_capabilities(config, backbone, targets, algorithm)
     _check_forks(config.rollout.fork, config.train, judge, algorithm)
+    if config.rollout.steer:
+        _check_steering(judge, algorithm)
+        if file := config.rollout.steer.demonstrations:
+            read_demonstrations(file)
     _check_reference(config.train, algorithm)
 
 
@@ -195,6 +201,16 @@ def _check_capabilities(
                 key,
                 f"{what} depends on the clock, so a run cannot be repeated bit for bit; remove it or run.deterministic.",
             )
+
+
+def _check_steering(judge: Judge, algorithm: Algorithm) -> None:
+    check_steering(judge)
+    if algorithm.relative and algorithm.advantages(np.ones(2)).any():
+        raise ConfigError(
+            KEY,
+            f"the algorithm {algorithm.name!r} compares all episodes of a batch, also those that begin elsewhere. Set "
+            "group_baseline: true, or name another algorithm, such as grpo.",
+        )
 
 
 def _check_forks(fork: ForkSettings | None, train: TrainSettings, judge: Judge, algorithm: Algorithm) -> None:

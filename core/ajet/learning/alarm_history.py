@@ -68,9 +68,12 @@ class History:
     def reward(self, steps: list[Metrics]) -> tuple[float, float] | None:
         """The mean reward of steps, and its squared standard error, in which a group counts as one episode; None without, as in
         the metrics of earlier releases."""
-        if not steps or any("reward_std" not in s or not s.get("groups") for s in steps):
+        groups = [
+            s.get("groups", 0) - s.get("groups_steered", 0) for s in steps
+        ]  # rewards are of whole groups
+        if not steps or any("reward_std" not in s for s in steps) or min(groups) <= 0:
             return None
-        errors = [s["reward_std"] ** 2 / s["groups"] for s in steps]
+        errors = [s["reward_std"] ** 2 / count for s, count in zip(steps, groups, strict=True)]
         return statistics.fmean(s["reward"] for s in steps), sum(errors) / len(steps) ** 2
 
     def rise(self) -> float:

@@ -223,9 +223,11 @@ def batch_of(
         samples += new
         sums.append(weighed)
         minis.append(list(range(first, len(samples))))
+    steered = sum(any(e.fork and e.fork.steered for e in group) for group in groups.values())
     dropped: Counter[str] = sum((Counter(e.dropped) for group in groups.values() for e in group), Counter())
     metrics: Metrics = {
         "groups": len(groups),
+        **({"groups_steered": steered} if steered else {}),
         **_credited(algorithm, samples, by_group),
         "timelines_per_episode": len(samples) / len(used),
         "merge_ratio": sum(len(s.token_ids) for s in samples) / sum(e.call_tokens for e in used),

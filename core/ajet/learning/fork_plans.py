@@ -84,7 +84,7 @@ def plan_forks(group: Sequence[Episode], settings: RolloutSettings, number: int,
     members = sorted(group, key=lambda e: e.plan.member)
     leaves = [_Leaf.of(e) for e in members if e.failure is None]
     used = [sampled(c for c in e.record.calls if not c.replayed) for e in members]
-    alone = [tokens for e, tokens in zip(members, used, strict=True) if e.plan.fork is None]
+    alone = [tokens for e, tokens in zip(members, used, strict=True) if not e.plan.is_fork]
     left = settings.group_size * sum(alone) / len(alone) - sum(used)
     most = MOST * settings.group_size - (len(members) - len(alone))
     name = members[0].id.rpartition("/")[0]

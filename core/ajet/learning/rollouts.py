@@ -19,6 +19,7 @@ from ajet.learning.batch import Learning, RolloutBatch, TokenSelection, build_ba
 from ajet.learning.fork_plans import check_judge, plan_forks
 from ajet.learning.self_teacher import SelfTeacher
 from ajet.learning.settings import TrainSettings
+from ajet.learning.steering import PastEpisode, Steering, check_steering
 from ajet.learning.task_selector import TaskSelector, pass_rates
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.recorder import RunRecorder
@@ -108,10 +109,14 @@ class RolloutSource:
     """Names of the targets that have an adapter."""
     teacher: SelfTeacher | None = None
     """Writes the hints of an algorithm that needs them."""
+    steering: Steering | None = None
+    """Says which groups begin with calls of an earlier episode."""
 
     def __post_init__(self) -> None:
         if self.rollout.settings.fork:  # some judges know whether they compare only when they are open
             check_judge(self.rollout.judge)
+        if self.steering:
+            check_steering(self.rollout.judge)
 
     async def batch(self, step: int, version: int) -> RolloutBatch:
         """See `BatchSource.batch`. Raises AjetError if nothing of the step can be trained."""
@@ -139,6 +144,8 @@ class RolloutSource:
             batch.metrics["tokens_per_second"] = summarize(new, seconds)["tokens_per_second"]
         batch.metrics.update(running.counts)
         batch.metrics.update(self._observe(step, [e for e in running.complete() if not e.plan.fork]))
+        if self.steering:
+            self.steering.observe(map(PastEpisode.of, running.complete()))
         return batch
 
     def _observe(self, step: int, episodes: Sequence[Episode]) -> Metrics:
@@ -169,6 +176,8 @@ class _Step:
         limit = most_groups(settings, rollout)
         tasks = islice(source.selector.order(self.step), limit)
         plans = plan_groups(tasks, self.step, rollout.roots, source.seed)
+        if source.steering:
+            plans = source.steering.steered(self.step, plans)
         started, needed = 0, settings.batch_size
         while needed and started < limit:
             count = min(rounded_up(needed * rollout.oversample), limit - started)
@@ -224,6 +233,8 @@ class _Step:
         for episode in reused:
             take(episode)
         todo = [p for p in plans if p.id not in held]
+        if source.steering:
+            todo = source.steering.loaded(todo)
         started = {p.group for p in plans}
         spare = len(started) > needed
         if not enough.is_set():

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, cycle, groupby, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -223,20 +223,37 @@ def pass_rates(episodes: Iterable[Episode]) -> list[PassRate]:
     """The pass rates of whole groups, whose episodes follow each other. Raises AjetError if a reward is not a pass rate."""
     groups = [list(group) for _, group in groupby(episodes, key=lambda e: e.plan.group)]
     return [
-        PassRate(group[0].plan.task.id, sum(map(_passed, group)) / len(group), len(group)) for group in groups
+        PassRate(group[0].plan.task.id, sum(map(passed, group)) / len(group), len(group)) for group in groups
     ]
 
 
-def _passed(episode: Episode) -> float:
-    """1 if an episode has succeeded, else its reward. A failed episode has not succeeded."""
+class _Outcome(Protocol):
+    """How an episode has ended."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def failure(self) -> str | None: ...
+
+    @property
+    def reward(self) -> float: ...
+
+    @property
+    def is_success(self) -> bool | None: ...
+
+
+def passed(episode: _Outcome, key: str = "task.selector") -> float:
+    """1 if an episode has succeeded, else its reward. A failed episode has not succeeded. Raises AjetError, which names the ``key``
+    that needs it, if the reward is not a pass rate."""
     if episode.failure:
         return 0.0
     if episode.is_success is not None:
         return float(episode.is_success)
     if not 0 <= episode.reward <= 1:
         raise AjetError(
-            "task.selector",
-            f"the reward {episode.reward:g} of {episode.plan.id} is not a pass rate, as it is not from 0 to 1. Let "
+            key,
+            f"the reward {episode.reward:g} of {episode.id} is not a pass rate, as it is not from 0 to 1. Let "
             "the judge also say whether the episode succeeded: JudgeOutput(reward=…, is_success=…).",
         )
     return episode.reward

@@ -53,6 +53,8 @@ class ChatLine:
     same_as: str | None
     images: tuple[Path, ...] = ()
     """The files of its images."""
+    replayed: bool = False
+    """Whether the call got the answer of another episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,9 @@ def episode_report(
         response=episode.output.response,
     )
     notes = list(credit.notes)
+    if fork := episode.plan.fork:
+        shared = "its first call is that" if fork.calls == 1 else f"its first {fork.calls} calls are those"
+        notes.append(f"{shared} of {fork.parent}: replayed, not trained")
     if not episode.record.calls and episode.record.exchanges:
         notes.append("a chat model answered, so there are no tokens to show or train")
     elif episode.record.calls and text_of.missing:
@@ -150,6 +155,8 @@ def _why_not(view: View, place: int) -> str:
         return f"not trained: {view.entry.phase}"
     numbers = {span.call for span in view.timelines[place].spans}
     calls = [call for call in view.episode.record.calls if call.number in numbers]
+    if all(call.replayed for call in calls):
+        return "not trained: replayed"
     if all(call.side for call in calls):
         return "not trained: a side call (rollout.side_calls, or a target with train: false)"
     if any(call.trained for call in calls):
@@ -253,6 +260,7 @@ class _Scribe:
             tool_calls=tuple((str(c["name"]), str(c.get("arguments") or "")) for c in calls),
             name=str(message.get("name") or message.get("tool_call_id") or ""),
             call=exchange.number if exchange else None,
+            replayed=isinstance(exchange, Call) and exchange.replayed,
             agent=exchange.agent if exchange else "",
             same_as=before,
         )

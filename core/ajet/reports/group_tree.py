@@ -165,6 +165,12 @@ def _stretches(
         return by_id[episode].said.get(number, ("", "")) if episode in by_id else ("", "")
 
     stretches = []
+    if earlier := [
+        call for call in calls if call[1] < 0
+    ]:  # known only by their places on another group's path
+        numbers = tuple(-1 - place for _, place in earlier)
+        stretches.append(Stretch(numbers, "", f"replayed from {earlier[0][0]}", None))
+        calls = calls[len(earlier) :]
     for (agent, advantage), some in groupby(calls, lambda call: (said(call)[0], advantages.get(call))):
         own = list(some)
         words = " … ".join(dict.fromkeys(filter(None, (said(call)[1] for call in (own[0], own[-1])))))

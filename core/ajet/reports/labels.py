@@ -115,7 +115,7 @@ def folds(chat: Sequence[ChatLine], everything: bool) -> Iterator[tuple[str, Seq
 
 def who(line: ChatLine) -> str:
     """The place of a message, its author and its call."""
-    call = f"call {line.call}" if line.call is not None else ""
+    call = f"call {line.call}{', replayed' if line.replayed else ''}" if line.call is not None else ""
     return f"{line.number}  " + " · ".join(part for part in (line.role, line.name, call, line.agent) if part)
 
 

@@ -313,6 +313,9 @@ def step_figures(metrics: Metrics) -> list[str]:
         figures.append(f"{metrics['episodes_failed']:.0f} failed{_causes(metrics)}")
     if metrics.get("forks_diverged"):
         figures.append(f"{metrics['forks_diverged']:.0f} of {metrics['forks']:.0f} forks diverged")
+    if metrics.get("steered"):
+        diverged = metrics["steered_diverged"]
+        figures.append(f"{metrics['steered']:.0f} steered{f' ({diverged:.0f} diverged)' if diverged else ''}")
     if "tokens_per_second" in metrics:
         figures.append(f"{metrics['tokens_per_second']:,.0f} tok/s")
     if seconds := _step_seconds(metrics):

@@ -173,10 +173,10 @@ def _by_task(episodes: Sequence[Entry], step: int, figure: str) -> dict[str, flo
 
 def _trained(lines: Sequence[Mapping[str, float]]) -> Change | None:
     """The rewards of the first and of the last steps, whose tasks may differ; None if there are too few."""
-    if len(lines) < LEAST_STEPS:
+    rewards = [line["reward"] for line in lines if "reward" in line]  # all groups of a step may be steered
+    if len(rewards) < LEAST_STEPS:
         return None
-    count = max(LEAST_STEPS // 2, len(lines) // 5)
-    rewards = [line["reward"] for line in lines]
+    count = max(LEAST_STEPS // 2, len(rewards) // 5)
     (before, e0), (after, e1) = map(mean_and_error, (rewards[:count], rewards[-count:]))
     return Change(
         figure=f"reward of the first and the last {count} steps, whose tasks may differ,",

@@ -14,6 +14,7 @@ from typing import Any
 
 from ajet.capture.answers import Answerer
 from ajet.capture.context import passing_through
+from ajet.capture.demonstrated import DemonstratedReplay, Demonstration
 from ajet.capture.fork_replay import ForkReplay
 from ajet.capture.hook import BASE_URL, Capture
 from ajet.capture.judge_calls import JudgeCall
@@ -47,8 +48,10 @@ class Fork:
     calls: int
     """How many of the parent's first calls are answered from its record, in the order of `EpisodeRecord.path`: at least one, and
     not all."""
-    record: EpisodeRecord | None = field(default=None, compare=False, repr=False)
-    """The parent's record; None once the episode has ended."""
+    record: EpisodeRecord | Demonstration | None = field(default=None, compare=False, repr=False)
+    """The parent's record, or a demonstration; None once the episode has ended."""
+    steered: bool = False
+    """Whether the parent is of an earlier step, and all independent episodes of the group begin with these calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,16 @@ class Plan:
     group: int
     fork: Fork | None = None
     """None if the model answers all its calls."""
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether it leaves another episode of its group."""
+        return self.fork is not None and not self.fork.steered
+
+    @property
+    def is_steered(self) -> bool:
+        """Whether it begins, as its whole group, with calls of an earlier episode."""
+        return self.fork is not None and self.fork.steered
 
 
 @dataclass(slots=True)
@@ -287,11 +300,14 @@ async def _leave(entered: Sequence[AbstractAsyncContextManager[Any]], session: S
             log.debug("ajet_attempt: %r", exception)
 
 
-def _fork_replay(plan: Plan) -> ForkReplay | None:
+def _fork_replay(plan: Plan) -> ForkReplay | DemonstratedReplay | None:
     if plan.fork is None:
         return None
-    assert plan.fork.record, f"the fork {plan.id} has no record of its parent"
-    return ForkReplay(plan.fork.record, plan.fork.calls)
+    record, calls = plan.fork.record, plan.fork.calls
+    assert record, f"the fork {plan.id} has no record of its parent"
+    return (
+        DemonstratedReplay(record, calls) if isinstance(record, Demonstration) else ForkReplay(record, calls)
+    )
 
 
 def _replayed(plan: Plan, task: RecordedTask, attempt: int) -> Episode:

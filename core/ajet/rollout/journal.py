@@ -49,7 +49,7 @@ def episode_to_json(episode: Episode, *, phase: str, step: int) -> dict[str, Any
         "step": step,
         "task": episode.plan.task.id,
         "member": episode.plan.member,
-        **({"fork": {"parent": fork.parent, "calls": fork.calls}} if (fork := episode.plan.fork) else {}),
+        **({"fork": _fork_to_json(fork)} if (fork := episode.plan.fork) else {}),
         "attempt": episode.attempt,
         "failure": episode.failure,
         "error": episode.error,
@@ -141,6 +141,11 @@ def episode_from_json(line: Mapping[str, Any], plan: Plan) -> Episode:
     episode.printed = Printed(line.get("printed", ""))
     episode.judge_calls = tuple(JudgeCall(**call) for call in line.get("judge_calls", ()))
     return episode
+
+
+def _fork_to_json(fork: Fork) -> dict[str, Any]:
+    plain = {"parent": fork.parent, "calls": fork.calls}
+    return {**plain, "steered": True} if fork.steered else plain
 
 
 def _given(task: Task) -> dict[str, Any]:

@@ -53,7 +53,10 @@ class RunRecorder:
         live_lines(
             run_dir / METRICS
         )  # it is read again when the run has ended, too late to find a damaged line
-        self._live = {line["id"] for line in live_lines(run_dir / JOURNAL)}
+        self._live = _live_places(run_dir / JOURNAL)
+        """The byte at which the line of each episode begins."""
+        self._others: dict[str, int] | None = None
+        """The same of those that their step did not use, before this process; None until one of them is asked for."""
         self._images = ImageFolder(run_dir / IMAGES)
         self._journal = _Lines(run_dir / JOURNAL)
         self._metrics = _Lines(run_dir / METRICS)
@@ -70,10 +73,22 @@ class RunRecorder:
         """Append an episode's line, unless its id is already in the journal; whether it was new."""
         if line.id in self._live:
             return False
-        self._live.add(line.id)
+        self._live[line.id] = -1  # it does not come again if it cannot be written
         self._images.add(line.images)
-        self._journal.write(line.at(step))
+        self._live[line.id] = self._journal.write(line.at(step))
         return True
+
+    def recorded(self, id: str) -> dict[str, Any]:
+        """The journal's line of an episode that was appended, by this process or an earlier one."""
+        with (self.dir / JOURNAL).open("rb") as file:
+            file.seek(self._live[id] if id in self._live else self._place_of_other(id))
+            line: dict[str, Any] = json.loads(file.readline())
+            return line
+
+    def _place_of_other(self, id: str) -> int:
+        if self._others is None:
+            self._others = {line["id"]: at for at, line in _placed(self.dir / JOURNAL) if "id" in line}
+        return self._others[id]
 
     def metrics(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
         """Append the metrics of a step or a validation."""
@@ -98,7 +113,7 @@ class RunRecorder:
         self._journal.append({"type": "superseded", "from_step": step, "keep": sorted(keep)})
         for lines in filter(None, (self._metrics, self._pass_rates)):
             lines.append({"type": "superseded", "from_step": step})
-        self._live = {line["id"] for line in live_lines(self.dir / JOURNAL)}
+        self._live = _live_places(self.dir / JOURNAL)
 
     def unused(self, step: int, used: Collection[str]) -> None:
         """Mark the journal's episodes of ``step`` as superseded, except those in its batch."""
@@ -153,10 +168,13 @@ class _Lines:
     def append(self, line: Mapping[str, Any]) -> None:
         self.write(json.dumps(line, ensure_ascii=False))
 
-    def write(self, line: str) -> None:
+    def write(self, line: str) -> int:
+        """Append a line; returns the byte at which it begins."""
         with writing(self.path):
+            place = self._file.tell()
             self._file.write(line + "\n")
             self._file.flush()
+        return place
 
     def sync(self) -> None:
         with writing(self.path):
@@ -167,9 +185,17 @@ class _Lines:
             self._file.close()
 
 
-def live_lines(path: Path) -> list[dict[str, Any]]:
-    """Journal lines that no later mark superseded. A last line that a kill cut off is skipped."""
-    return surviving(_read(path), superseded, lambda line: (line["step"], line.get("id")))
+def live_lines(path: Path, *, with_unused: bool = False) -> list[dict[str, Any]]:
+    """Journal lines that no later mark superseded. A last line that a kill cut off is skipped. ``with_unused`` also those that their
+    step did not use."""
+    lines = (line for _, line in _placed(path) if not (with_unused and line.get("unused")))
+    return surviving(lines, superseded, lambda line: (line["step"], line.get("id")))
+
+
+def _live_places(path: Path) -> dict[str, int]:
+    """The bytes at which live lines of the journal begin, by episode."""
+    live = surviving(_placed(path), lambda p: superseded(p[1]), lambda p: (p[1]["step"], p[1]["id"]))
+    return {line["id"]: at for at, line in live}
 
 
 def superseded(line: Mapping[str, Any]) -> tuple[int, Collection[str]] | None:
@@ -194,11 +220,14 @@ def surviving(
     return live
 
 
-def _read(path: Path) -> Iterator[dict[str, Any]]:
+def _placed(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines of a file, and the bytes at which they begin."""
     if not path.exists():
         return
     with path.open("rb") as file:
+        end = 0
         for number, raw in enumerate(file, 1):
+            place, end = end, end + len(raw)
             if not raw.endswith(b"\n"):
                 return
             try:
@@ -212,7 +241,7 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
                     raise _damaged(path, number, f'has no "{name}"')
                 if "step" in name and not isinstance(line[name], int):
                     raise _damaged(path, number, f'has the "{name}" {line[name]!r}')
-            yield line
+            yield place, line
 
 
 def _damaged(path: Path, number: int, fault: str) -> AjetError:

@@ -119,6 +119,38 @@ class ForkSettings(Settings):
     )
 
 
+class SteerSettings(Settings):
+    """Groups that begin with the first calls of an earlier episode of their task; `ajet docs credit`."""
+
+    band: tuple[float, float] = Field(
+        (0.25, 0.75),
+        description="Pass rates between which a task is left alone. Below, its groups begin with calls of a successful episode; above, "
+        "with those of a failed one.",
+    )
+    whole: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="Share of all groups that begin from the start, whatever their task: they tell the true pass rate.",
+    )
+    keep: int = Field(
+        4, ge=1, description="Successful and failed episodes of each task that are kept as beginnings."
+    )
+    demonstrations: Path | None = Field(
+        None,
+        description="Episodes of another model, or of people, for tasks that have no successful one: transcripts with the field "
+        "`task`, or a recording.",
+    )
+
+    @model_validator(mode="after")
+    def _a_band_rises(self) -> SteerSettings:
+        if not 0 <= self.band[0] < self.band[1] <= 1:
+            raise ValueError(
+                "band must be two numbers from 0 to 1, the lower one first, such as [0.25, 0.75]"
+            )
+        return self
+
+
 class RolloutSettings(Settings):
     """How episodes run."""
 
@@ -127,6 +159,11 @@ class RolloutSettings(Settings):
         None,
         description="Run episodes again from one of their calls: some of a group's episodes are forks, which sample about as many "
         "tokens as the independent episodes would whose place they take.",
+    )
+    steer: SteerSettings | None = Field(
+        None,
+        description="Begin groups of tasks that nearly always fail, or succeed, with the first calls of an earlier episode that did "
+        "not: so many that about half of the group succeeds. These calls are not trained.",
     )
     oversample: float = Field(
         1.0,

@@ -102,6 +102,8 @@ class Ended:
     """Breaks by cause."""
     metrics: Metrics
     is_fork: bool = False
+    replayed: int | None = None
+    """The calls of an earlier episode with which its whole group begins; None if it begins at the beginning."""
     answers: AnswerSums = AnswerSums()
     """The answers to train that were sampled."""
 
@@ -121,7 +123,8 @@ class Ended:
             counters=episode.counters,
             breaks=Counter(b.cause for b in episode.breaks),
             metrics=episode.metrics,
-            is_fork=episode.plan.fork is not None,
+            is_fork=episode.plan.is_fork,
+            replayed=episode.plan.fork.calls if episode.plan.is_steered and episode.plan.fork else None,
             answers=AnswerSums.of([c.generation for c in episode.record.trained_calls if not c.replayed]),
         )
 
@@ -138,9 +141,11 @@ def summarize(episodes: Sequence[Episode], seconds: float) -> Metrics:
 
 
 def totals(episodes: Sequence[Ended], seconds: float) -> Metrics:
-    """See `summarize`. Rewards are those of independent episodes: forks are more often of some of them than of others."""
+    """See `summarize`. Rewards are those of independent episodes that are whole: forks are more often of some of them than of others,
+    and steered ones begin where others have come."""
     failed = [e for e in episodes if e.failure not in (None, FailureKind.DIVERGED)]
-    independent = [e for e in episodes if not e.is_fork]
+    steered = [e for e in episodes if e.replayed is not None]
+    independent = [e for e in episodes if not e.is_fork and e.replayed is None]
     judged = [e for e in independent if e.failure is None]
     generated = sum(e.sampled for e in episodes)
     metrics: Metrics = {
@@ -159,9 +164,11 @@ def totals(episodes: Sequence[Ended], seconds: float) -> Metrics:
     metrics |= AnswerSums.sum([e.answers for e in independent]).figures()
     if any(e.failure for e in episodes):
         metrics["tokens_failed"] = sum(e.sampled for e in episodes if e.failure)
-    if len(independent) < len(episodes):
-        metrics["forks"] = len(episodes) - len(independent)
-        metrics["forks_diverged"] = sum(e.failure == FailureKind.DIVERGED for e in episodes)
+    if any(e.is_fork for e in episodes):
+        metrics["forks"] = sum(e.is_fork for e in episodes)
+        metrics["forks_diverged"] = sum(e.is_fork and e.failure == FailureKind.DIVERGED for e in episodes)
+    if steered:
+        metrics |= _steered(steered)
     verdicts = [e.is_success for e in judged if e.is_success is not None]
     if verdicts:
         metrics["accuracy"] = sum(verdicts) / len(independent)  # a failed episode has not succeeded
@@ -174,6 +181,19 @@ def totals(episodes: Sequence[Ended], seconds: float) -> Metrics:
         values = [e.metrics[name] for e in judged if name in e.metrics]
         metrics[f"judge/{name}"] = sum(values) / len(values)
     return metrics
+
+
+def _steered(episodes: Sequence[Ended]) -> Metrics:
+    """What of the metrics is of episodes that begin with calls of an earlier one."""
+    judged = [e for e in episodes if e.failure is None]
+    verdicts = [e.is_success for e in judged if e.is_success is not None]
+    return {
+        "steered": len(episodes),
+        "steered_diverged": sum(e.failure == FailureKind.DIVERGED for e in episodes),
+        "steered_calls": sum(e.replayed or 0 for e in episodes) / len(episodes),
+        **({"steered_reward": sum(e.reward for e in judged) / len(judged)} if judged else {}),
+        **({"steered_accuracy": sum(verdicts) / len(episodes)} if verdicts else {}),
+    }
 
 
 def failures(episodes: Sequence[Episode | Ended]) -> Counter[str]:

@@ -153,8 +153,10 @@ def check(job: Job, engine: Engine, *, tasks: int, group_size: int) -> Report:
 
     report = run(examined(job, engine, tasks=tasks, group_size=group_size, also=again), job.progress.say)
     warnings = [*warnings_of(report), *_equal(report)]
-    if differs and job.config.rollout.fork:
-        warnings.append((f"forks would be discarded: {differs}", Failure(FailureKind.DIVERGED).remedy))
+    settings = job.config.rollout
+    if differs and (settings.fork or settings.steer):
+        what = "forks" if settings.fork else "steered episodes"
+        warnings.append((f"{what} would be discarded: {differs}", Failure(FailureKind.DIVERGED).remedy))
     if why := learns_nothing(job.config.rollout.group_size, job.algorithm):
         warnings.append(("`ajet run` refuses this job", f"rollout.group_size: {why}"))
     return replace(

@@ -119,6 +119,7 @@ _UNUSED = (
     "rollout.group_size",
     "rollout.concurrency",
     "rollout.fork",
+    "rollout.steer",
     "run.loggers",
     "run.restarts",
 )

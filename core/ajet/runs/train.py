@@ -16,6 +16,7 @@ from ajet.interfaces.engine import ChatModelPlugin, Engine
 from ajet.interfaces.progress import Progress
 from ajet.job.job import Backbone, Job
 from ajet.learning.algorithms import DPO
+from ajet.learning.demonstrations import read_demonstrations
 from ajet.learning.loop import BatchSource, Loop, Ruined, train
 from ajet.learning.preferences import PreferenceSource, preference_samples, read_preferences
 from ajet.learning.rollouts import (
@@ -28,6 +29,7 @@ from ajet.learning.rollouts import (
 )
 from ajet.learning.settings import TrainSettings
 from ajet.learning.sft import TranscriptSource, read_transcripts, steps_for, transcript_samples
+from ajet.learning.steering import Steering
 from ajet.learning.task_selector import PassRate, TaskSelector, make_selector
 from ajet.rollout.checkpoints import checkpoints, restore
 from ajet.rollout.episode import Episode, Plan
@@ -71,6 +73,7 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
         with listeners.run(done if job.resume else None), closing(recorder):
             async with open_runtime(job, engine=trainer.engine) as runtime:
                 rollout, selector = runtime.rollout(training_policy(job)), _selector(job)
+                steering = _steering(job, recorder, done)
                 source = RolloutSource(
                     rollout=rollout,
                     selector=selector,
@@ -80,9 +83,10 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
                     recorder=recorder,
                     on_episode=progress.episodes,
                     filters=job.filters,
-                    reusable=_taken_up(job, rollout, selector, recorder, done, trainer.version),
+                    reusable=_taken_up(job, rollout, selector, steering, recorder, done, trainer.version),
                     adapters=job.adapters,
                     teacher=runtime.teacher(),
+                    steering=steering,
                 )
 
                 async def check(step: int) -> Metrics:
@@ -319,15 +323,38 @@ def _selector(job: Job) -> TaskSelector:
     )
 
 
+def _steering(job: Job, recorder: RunRecorder, done: int) -> Steering | None:
+    """What plans the starts of groups, in the state that it had after step ``done``."""
+    config = job.config
+    settings = config.rollout.steer
+    if settings is None:
+        return None
+    steering = Steering(
+        settings,
+        recorder,
+        batch_size=config.train.batch_size,
+        seed=config.run.seed,
+        demonstrations=read_demonstrations(settings.demonstrations) if settings.demonstrations else (),
+    )
+    steering.read(done, config.rollout.roots)
+    return steering
+
+
 def _taken_up(
-    job: Job, rollout: Rollout, selector: TaskSelector, recorder: RunRecorder, done: int, version: int
+    job: Job,
+    rollout: Rollout,
+    selector: TaskSelector,
+    steering: Steering | None,
+    recorder: RunRecorder,
+    done: int,
+    version: int,
 ) -> Mapping[str, Episode]:
     """Let a resumed run go on after step ``done``: bring the selector into the state it had then, and mark what the journal has
     of later steps as superseded, except what `_finished` returns and need not run again."""
     if not job.resume:
         return {}
     _observe_again(selector, recorder.dir, done)
-    reused = reusable(rollout, _finished(job, selector, recorder.dir, done + 1, version))
+    reused = reusable(rollout, _finished(job, selector, steering, recorder.dir, done + 1, version))
     recorder.supersede(done + 1 if done else 0, reused)
     which = "step" if all(name.startswith(f"{done + 1}.") for name in reused) else "steps"
     job.progress.say(
@@ -344,11 +371,13 @@ def _observe_again(selector: TaskSelector, run_dir: Path, step: int) -> None:
             selector.observe([PassRate(*group) for group in line["groups"]])
 
 
-def _finished(job: Job, selector: TaskSelector, run_dir: Path, step: int, version: int) -> dict[str, Episode]:
+def _finished(
+    job: Job, selector: TaskSelector, steering: Steering | None, run_dir: Path, step: int, version: int
+) -> dict[str, Episode]:
     """Finished training episodes, by id, that can be learned from when a run goes on with a step, whose weights have this version:
     those of the step that these weights sampled, and those that the run took over from its parent (``parent``), also of later steps,
-    if they are as old as the job allows. Without forks: those that run again may have other parents. None in a deterministic run,
-    where batches must be the same again."""
+    if they are as old as the job allows. Without forks and steered ones: those that run again may begin elsewhere. None in a
+    deterministic run, where batches must be the same again."""
     if job.config.run.deterministic:
         return {}
     config, finished = job.config, {}
@@ -357,16 +386,18 @@ def _finished(job: Job, selector: TaskSelector, run_dir: Path, step: int, versio
         for line in live_lines(run_dir / JOURNAL)
         if line["phase"] == "train"
         and line["failure"] is None
-        and (line["step"] == step or ("parent" in line and line["step"] > step))
+        and "fork" not in line
+        # With steering, it is not yet known how later steps begin.
+        and (line["step"] == step or ("parent" in line and line["step"] > step and not steering))
     ]
     most = most_groups(config.train, config.rollout)
-    plans = {
-        plan.id: plan
-        for number in {line["step"] for line in lines}
-        for plan in plan_groups(
-            islice(selector.order(number), most), number, config.rollout.roots, config.run.seed
-        )
-    }
+    plans: dict[str, Plan] = {}
+    for number in {line["step"] for line in lines}:
+        tasks = islice(selector.order(number), most)
+        planned = plan_groups(tasks, number, config.rollout.roots, config.run.seed)
+        if steering:
+            planned = steering.steered(number, planned)
+        plans |= {plan.id: plan for plan in planned if not plan.fork}
     for line in lines:
         if plan := plans.get(line["id"]):
             episode = episode_from_json(line, plan)

@@ -130,6 +130,7 @@ class BackboneSubject:
             "train.save_minutes": {"train.save_minutes": 1},
             "rollout.fork": {"rollout.fork.roots": 1},
             "rollout.oversample": {"rollout.oversample": 1.5},
+            "rollout.steer": {"rollout.steer.whole": 0.5},
             "task.selector": {"task.selector": "difficulty"},
         }
         assert jobs.keys() == OPTIONAL_KEYS, "a new optional key needs a job here"

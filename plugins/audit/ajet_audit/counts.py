@@ -44,10 +44,22 @@ def wrong_groups(
     fork, size = folder.setting("rollout.fork"), folder.setting("rollout.group_size", 8)
     roots = (fork.get("roots") or max(size // 2, 1)) if fork else size
     for name, members in groups.items():
-        recorded = sorted(e.line["member"] for e in members if "fork" not in e.line)
+        independent = [e for e in members if "fork" not in e.line or e.is_steered]
+        recorded = sorted(e.line["member"] for e in independent)
+        if (
+            len(
+                {
+                    (fork.get("parent"), fork.get("calls"))
+                    for e in independent
+                    for fork in [e.line.get("fork", {})]
+                }
+            )
+            > 1
+        ):
+            wrong(f"group {name}: its episodes do not all begin with the same calls")
         if recorded != list(range(roots)):
             wrong(f"group {name}: the journal has {len(recorded)} of its {roots} episodes")
-        forks = sorted(e.line["member"] for e in members if "fork" in e.line)
+        forks = sorted(e.line["member"] for e in members if e not in independent)
         if forks != list(range(roots, roots + len(forks))):
             wrong(f"group {name}: a fork is missing in the journal")
         if forks and not fork:
@@ -64,6 +76,7 @@ def figures(episode: JournalEpisode) -> dict[str, Any]:
     """What `wrong_metrics` needs of an episode."""
     line = episode.line
     kept = {name: line.get(name) for name in ("failure", "reward", "is_success", "counters", "fork")}
+    kept["steered"] = episode.is_steered
     causes = [broken["cause"] for broken in line.get("breaks", ())]
     return {**kept, "breaks": causes, "sampled": episode.sampled()}
 
@@ -78,6 +91,7 @@ def wrong_metrics(metrics: Mapping[str, Any], episodes: Sequence[Mapping[str, An
 
 def _summed(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     independent = [line for line in lines if not line["fork"]]
+    steered = [line for line in lines if line["steered"]]
     judged = [line for line in independent if not line["failure"]]
     rewards, verdicts = [line["reward"] for line in judged], [line["is_success"] for line in judged]
     sums: dict[str, float] = {
@@ -85,9 +99,15 @@ def _summed(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "episodes_failed": sum(line["failure"] not in (None, DIVERGED) for line in lines),
         "tokens_sampled": sum(line["sampled"] for line in lines),
         "tokens_failed": sum(line["sampled"] for line in lines if line["failure"]),
-        "forks": len(lines) - len(independent),
-        "forks_diverged": sum(line["failure"] == DIVERGED for line in lines),
+        "forks": len(lines) - len(independent) - len(steered),
+        "forks_diverged": sum(line["failure"] == DIVERGED and not line["steered"] for line in lines),
+        "steered": len(steered),
+        "steered_diverged": sum(line["failure"] == DIVERGED for line in steered),
     }
+    if steered:
+        sums["steered_calls"] = fmean(line["fork"]["calls"] for line in steered)
+        if rewarded := [line["reward"] for line in steered if not line["failure"]]:
+            sums["steered_reward"] = fmean(rewarded)
     if rewards:
         sums |= {"reward": fmean(rewards), "reward_std": pstdev(rewards)}
         sums |= {"reward_min": min(rewards), "reward_max": max(rewards)}

@@ -86,7 +86,9 @@ def path(line: Mapping[str, Any], group: Mapping[str, Mapping[str, Any]]) -> lis
     calls = [(line["id"], number) for number in own]
     if fork := line.get("fork"):
         parent, shared = fork["parent"], fork["calls"]
-        before = path(group[parent], group) if parent in group else [(parent, -1 - i) for i in range(shared)]
+        # A fork comes after its parent; what begins with calls of an earlier episode has none in the group.
+        is_known = parent in group and not fork.get("steered") and group[parent]["member"] < line["member"]
+        before = path(group[parent], group) if is_known else [(parent, -1 - i) for i in range(shared)]
         calls = [*before[:shared], *calls]
     return calls
 

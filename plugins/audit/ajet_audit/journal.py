@@ -119,8 +119,10 @@ class JournalCall:
 class JournalEpisode:
     """An episode's line."""
 
-    def __init__(self, line: Mapping[str, Any]) -> None:
+    def __init__(self, line: Mapping[str, Any], place: int = 0) -> None:
         self.line = line
+        self.place = place
+        """The byte at which it begins."""
         self.id: str = line["id"]
         self.calls = {c["number"]: JournalCall(c, self) for c in line["calls"] if "tokens" in c}
         self.others = [c for c in line["calls"] if "tokens" not in c]
@@ -152,6 +154,11 @@ class JournalEpisode:
         return messages[::-1]
 
     @property
+    def is_steered(self) -> bool:
+        """Whether it begins, as its whole group, with calls of an episode of an earlier step."""
+        return bool(self.line.get("fork", {}).get("steered"))
+
+    @property
     def group(self) -> str:
         """The name of its group: its id without its number there."""
         return self.id.rsplit("/", 1)[0]
@@ -177,6 +184,7 @@ class Journal:
     def __init__(self, folder: Folder) -> None:
         self._path = folder.path / JOURNAL
         self.entries: list[JournalEntry] = []
+        self._by_id: dict[str, list[JournalEntry]] = {}
         latest: dict[str, JournalEntry] = {}
         for place, raw in folder.lines(JOURNAL):
             try:
@@ -199,9 +207,14 @@ class Journal:
                     latest[entry.id].is_latest = False
                 latest[entry.id] = entry
                 self.entries.append(entry)
+                self._by_id.setdefault(entry.id, []).append(entry)
 
     def episode(self, entry: JournalEntry) -> JournalEpisode:
         """The episode of an entry."""
         with self._path.open("rb") as file:
             file.seek(entry.place)
-            return JournalEpisode(json.loads(file.read(entry.length)))
+            return JournalEpisode(json.loads(file.read(entry.length)), entry.place)
+
+    def before(self, id: str, place: int) -> JournalEntry | None:
+        """The last entry of an episode before a place; None if there is none."""
+        return next((e for e in reversed(self._by_id.get(id, ())) if e.place < place), None)

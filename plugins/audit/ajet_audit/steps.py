@@ -17,6 +17,7 @@ from ajet_audit.filters import MAX_TIMELINES, SIDE_CALLS, Filters
 from ajet_audit.journal import Journal, JournalCall, JournalEntry, JournalEpisode
 from ajet_audit.parent import ParentRun
 from ajet_audit.prompts import PromptCheck
+from ajet_audit.starts import Starts
 
 OVER_LONG_ROWS = "over_long_rows"
 """The rule of the backbone verl for timelines that its workers cannot hold."""
@@ -35,6 +36,7 @@ class Audit:
             folder.setting("rollout.chat_template", {}),
             bool(folder.setting("rollout.tool_prompt", "")),
         )
+        self.starts = Starts(folder, self.journal)
         self.algorithm: Mapping[str, Any] = folder.setting("train.algorithm")
         self.filters = Filters(
             folder.setting("train.filters", ()),
@@ -108,6 +110,7 @@ class Audit:
             )
         if self.prompts.missing:
             self.notes.append(f"prompts were not compared with the chat template: {self.prompts.missing}")
+        self.notes += self.starts.notes
         for why, count in self.prompts.skipped.items():
             self.notes.append(f"{count} prompts {why} were not compared with the chat template")
         if not credit.known(self.algorithm):
@@ -260,6 +263,10 @@ class Audit:
             count = len(set(record.groups.values()))
             if metrics.get("groups", count) != count:
                 wrong(f"metrics.jsonl says groups {metrics['groups']:g}, but its batch has {count}")
+            steered = {n for id, n in record.groups.items() if id in by_id and by_id[id].is_steered}
+            if metrics.get("groups_steered", 0) != len(steered):
+                said = metrics.get("groups_steered", 0)
+                wrong(f"metrics.jsonl says groups_steered {said:g}, but its batch has {len(steered)}")
         groups: dict[str, list[JournalEpisode]] = {}
         for episode in complete:
             groups.setdefault(episode.group, []).append(episode)
@@ -478,7 +485,7 @@ class Audit:
         }
         if not whole:
             self._left_out(wrong, episode, told)
-        if fault := _unlike_its_parent(episode, by_id):
+        if fault := self.starts.unlike(episode, by_id):
             wrong(fault)
         for number, call in episode.calls.items():
             count = call.end - call.start
@@ -597,24 +604,6 @@ class Audit:
                 else f"its oldest token is {learning - oldest:.0f} versions old"
             )
         return "no such rule is known"
-
-
-def _unlike_its_parent(episode: JournalEpisode, by_id: Mapping[str, JournalEpisode]) -> str:
-    """How what a fork replays is not what its parent sampled up to there; empty if it is, and if the episode is not a fork."""
-    if (fork := episode.line.get("fork")) is None:
-        return ""
-    parent = by_id.get(fork["parent"])
-    if parent is None or parent.group != episode.group:
-        return f"it is a fork of episode {fork['parent']}, which its group does not have"
-    shared = parent.path[: fork["calls"]]
-    replayed = [call for call in episode.path if call.replayed]
-    for call in replayed:
-        others = shared if call.place is None else shared[call.place : call.place + 1]
-        if not any(call.checksum == o.checksum and np.array_equal(call.ids, o.ids) for o in others):
-            return f"call {call.number}, which is replayed, is not one of its parent"
-    if not episode.line["failure"] and len(replayed) != fork["calls"]:
-        return f"it replays {len(replayed)} calls of its parent, but left it after {fork['calls']}"
-    return ""
 
 
 def _rewards_differ(group: Sequence[JournalEpisode]) -> bool:

@@ -233,7 +233,7 @@ class OnlineTrainer:
             update={
                 "train": train,
                 "rollout": self.job.config.rollout.model_copy(
-                    update={"group_size": members, "oversample": 1.0, "fork": None}
+                    update={"group_size": members, "oversample": 1.0, "fork": None, "steer": None}
                 ),
             }
         )

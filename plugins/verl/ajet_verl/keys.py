@@ -239,6 +239,7 @@ OURS: Mapping[str, str] = {
 REFUSED: Mapping[str, str] = {
     "run.deterministic": "vLLM's batches depend on time",
     "rollout.fork": "the conductor asks for a whole group at once, and knows no episode that begins after others have ended",
+    "rollout.steer": "the conductor plans groups without the journal of the steps before, whose episodes they would begin with",
     "train.save_minutes": "verl counts steps",
     "task.selector": "verl's data loader asks for tasks before the groups before them have ended",
 }

@@ -19,9 +19,11 @@ from ajet.capture.targets import Target
 from ajet.interfaces.algorithm import Algorithm
 from ajet.learning.algorithms import GRPO
 from ajet.learning.batch import RolloutBatch
+from ajet.learning.demonstrations import read_demonstrations
 from ajet.learning.loop import BatchSource, Loop, train
 from ajet.learning.rollouts import RolloutSource
 from ajet.learning.settings import TrainSettings
+from ajet.learning.steering import Steering
 from ajet.learning.task_selector import Shuffled
 from ajet.rollout.batch_record import Account, packed
 from ajet.rollout.recorder import RunRecorder
@@ -153,6 +155,7 @@ class Runs:
         target_keys: Mapping[str, Mapping[str, Any]] | None = None,
         rollout: Mapping[str, Any] | None = None,
         first_step: int = 1,
+        tasks: int = len(TASKS),
         name: str = "run",
         backbone: str = "local",
         mode: str | None = None,
@@ -193,9 +196,14 @@ class Runs:
             if first_step > 1:
                 recorder.supersede(first_step, {})
             trainer: Any = Counting(engine)
+            steer, steering = whole.settings.steer, None
+            if steer:
+                shown = read_demonstrations(steer.demonstrations) if steer.demonstrations else ()
+                size = train_settings.batch_size
+                steering = Steering(steer, recorder, batch_size=size, seed=0, demonstrations=shown)
             source = RolloutSource(
                 rollout=whole,
-                selector=Shuffled(TASKS, train_settings.batch_size, 0),
+                selector=Shuffled(TASKS[:tasks], train_settings.batch_size, 0),
                 algorithm=algorithm,
                 settings=train_settings,
                 seed=0,
@@ -203,6 +211,7 @@ class Runs:
                 on_episode=lambda *_: None,
                 filters=filters,
                 adapters=[target for target, keys in (target_keys or {}).items() if keys.get("lora")],
+                steering=steering,
             )
             slow = Slow(source, trainer)
             loop = Loop(

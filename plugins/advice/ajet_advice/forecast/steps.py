@@ -62,6 +62,7 @@ def probe(job: Job, steps: int) -> Probe:
         config = job.config.model_copy(
             update={
                 "train": job.config.train.model_copy(update=few_steps),
+                "rollout": job.config.rollout.model_copy(update={"steer": None}),  # for whole episodes
                 "run": job.config.run.model_copy(update={"dir": folder, "stop_on": ()}),
             }
         )

@@ -106,7 +106,7 @@ function groupsOf(episodes) {
 /** Metrics by what they are about; what is in none of these is `Other`. */
 const PARTS = {
 	Rewards: /^(reward|accuracy|pass|greedy|groups|episodes_zero|rewards?\/|judge\/)/,
-	Episodes: /^(episodes|forks|failed|calls|timelines|merge|breaks|missed)/,
+	Episodes: /^(episodes|forks|steered|failed|calls|timelines|merge|breaks|missed)/,
 	Tokens: /^(tokens|dropped|staleness|weight_version|prompt|answer|sampled|repetition)/,
 	Update: /^(loss|grad|optimizer|learning|logprob|reference|entropy|kl|clip|ratio|value)/,
 	Time: /^seconds/,

@@ -1,0 +1,79 @@
+"""A lock of many dials: each turn sets one, and only at the end it opens or does not. The agent, and an untrained burglar."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx2
+
+from ajet import Task, WorkflowOutput
+from ajet.interfaces.reader import DrawnReader
+from ajet_local.starter.phases import Phase
+from ajet_local.starter.tiny import TinyRecipe
+from ajet_local.starter.transcripts import Transcript
+
+CLIENT = httpx2.AsyncClient()
+URL = "http://127.0.0.1:9/v1/chat/completions"
+"""No server listens on this port: capture answers."""
+SYSTEM = "Open the lock. Turn each dial left or right."
+TURNS = ("left", "right")
+CODE = ["left", "right", "right", "left", "right", "left"]
+"""It opens all locks. A burglar who guesses opens one in 64."""
+
+
+def question(lock: int, dial: int) -> str:
+    """What the agent reads before it turns a dial."""
+    return f"Lock {lock}, dial {dial}."
+
+
+async def run(task: Task) -> WorkflowOutput:
+    """Turn all dials, then try the lock."""
+    messages: list[Any] = [{"role": "system", "content": SYSTEM}]
+    for dial in range(len(CODE)):
+        messages.append({"role": "user", "content": question(task.metadata["lock"], dial)})
+        answer = await CLIENT.post(URL, json={"model": "m", "messages": messages})
+        said = answer.json()["choices"][0]["message"]["content"] or ""
+        messages.append({"role": "assistant", "content": said})
+    opened = [m["content"].strip() for m in messages if m["role"] == "assistant"] == CODE
+    return WorkflowOutput(reward=float(opened), is_success=opened)
+
+
+class Locks(DrawnReader):
+    """Locks with numbers."""
+
+    name = "locks"
+
+    def draw(self, rng: random.Random) -> Task:
+        """See `DrawnReader.draw`."""
+        lock = rng.randrange(70, 100) if self.held_out else rng.randrange(10, 70)
+        return Task(str(lock), metadata={"lock": lock})
+
+
+def guesses(rng: random.Random) -> Transcript:
+    """Dials that are turned at random."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
+    lock = rng.randrange(10, 100)
+    for dial in range(len(CODE)):
+        messages += [
+            {"role": "user", "content": question(lock, dial)},
+            {"role": "assistant", "content": rng.choice(TURNS)},
+        ]
+    return Transcript(messages)
+
+
+class Burglar(TinyRecipe):
+    """A burglar who turns dials at random."""
+
+    name = "burglar"
+    hidden_size = 64
+    layers = 2
+
+    def corpus(self, rng: random.Random) -> Iterator[Transcript]:
+        """See `TinyRecipe.corpus`."""
+        return (guesses(rng) for _ in range(200))
+
+    def phases(self) -> Sequence[Phase]:
+        """Guesses."""
+        return (Phase("guess", 150, 3e-3, guesses, 1),)

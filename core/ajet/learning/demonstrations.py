@@ -1,0 +1,53 @@
+"""Reads `rollout.steer.demonstrations`: transcripts, or a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ajet.capture.demonstrated import Demonstration
+from ajet.learning.sft import checked_transcript, messages_of, read_lines
+from ajet.rollout.recording import Recording
+from ajet.types import ConfigError
+
+
+def read_demonstrations(path: Path) -> list[Demonstration]:
+    """The demonstrations of a file with at least two answers, as a group begins with all but the last: successful episodes of a
+    recording (``.json``), else transcripts in JSON lines with the id of their ``task``. Raises ConfigError."""
+    read = _recorded(path) if path.suffix == ".json" else read_lines(path, "demonstration", _transcript)
+    usable = [demonstration for demonstration in read if len(demonstration.answers) > 1]
+    if not usable:
+        raise ConfigError(
+            "rollout.steer.demonstrations",
+            f"{path}: none of its {len(read)} demonstrations has two answers, of which the first could be given to the agent.",
+        )
+    return usable
+
+
+def _recorded(path: Path) -> list[Demonstration]:
+    return [
+        Demonstration(
+            f"{path.name}:{episode.id}",
+            episode.task.id,
+            [(c.request.messages, c.reply.message) for c in episode.calls if c.reply and c.request.messages],
+        )
+        for episode in Recording.read(path).episodes
+        if (verdict := episode.verdict)
+        and (verdict.reward >= 0.5 if verdict.is_success is None else verdict.is_success)
+    ]
+
+
+def _transcript(data: Mapping[str, Any], where: str) -> Demonstration:
+    task = data.get("task")
+    if not isinstance(task, str | int):
+        raise ConfigError(where, "needs `task`, the id of the task that it demonstrates.")
+    messages = messages_of(data.get("messages"), "messages", where)
+    checked_transcript(messages, data.get("tools") or (), where)
+    return Demonstration(Path(where).name, str(task), list(_answers(messages)))
+
+
+def _answers(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Sequence[Mapping[str, Any]], Any]]:
+    for index, message in enumerate(messages):
+        if index and message["role"] == "assistant":
+            yield messages[:index], message
