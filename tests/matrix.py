@@ -1,5 +1,5 @@
 """The capture tests under other releases of the SDKs, the quick starts of agent frameworks and the loggers' tools that do not
-fit beside each other in .venv, and libraries of environments: each group in an environment of its own.
+fit beside each other in .venv, libraries of environments, and a server with Tinker's API: each group in an environment of its own.
 
     python tests/matrix.py                 # all of them; `make test-matrix`
     python tests/matrix.py openai-1.66     # one
@@ -46,6 +46,8 @@ class Environment:
     tests: tuple[str, ...]
     constrained: bool = True
     """Whether everything else is what constraints.txt names; frameworks have upper bounds of their own."""
+    python: str = ""
+    """The oldest Python that it takes; "" for the one that runs this."""
 
     @property
     def subjects(self) -> list[str]:
@@ -144,6 +146,14 @@ ENVIRONMENTS: dict[str, Environment | Library] = {
         ("tests/plugins/loggers",),
         constrained=False,
     ),
+    # A server that speaks Tinker's API, and the client's version that it speaks. It starts its engine by uv.
+    "skyrl": Environment(
+        ("skyrl[tinker,jax]==0.4.0", "tinker==0.25.0", "torch", "aiohttp", "httpx2", "uv"),
+        ("local", "tinker"),
+        ("tests/plugins/tinker/test_skyrl.py",),
+        constrained=False,
+        python="3.12",
+    ),
     "crewai": frameworks(("crewai==1.15.30", "openai<3"), "crewai"),
     # Its harnesses are programs of uv. The words are of TextArena's games.
     "verifiers": Library(("verifiers==0.4.0", "textarena==0.7.4", "nltk", "uv"), "verifiers", "3.11"),
@@ -204,7 +214,8 @@ def make(name: str, environment: Environment) -> Path:
     if stamp.exists() and stamp.read_text() == wanted:
         return python
     print(f"{name}: installing {', '.join(environment.packages)}", flush=True)
-    venv.create(folder, clear=True)
+    python_of = python_from(environment.python) if environment.python else sys.executable
+    subprocess.run([python_of, "-m", "venv", "--clear", "--without-pip", folder], check=True)
     constraints = folder / "constraints.txt"
     constraints.write_text(pins_besides(environment.packages) if environment.constrained else "")
     given = ("-c", str(constraints))
