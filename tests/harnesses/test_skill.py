@@ -42,6 +42,7 @@ def settle_invoice(question: str) -> str:
             given = json.loads(call.function.arguments)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": str(given["a"] * given["b"])})
 '''
+pytestmark = pytest.mark.whole
 STEP = "A step of the skill"
 QUESTION = "Train my agent with ajet. My tasks are invoices: how much are N pieces of P euros each? Use the model starter."
 

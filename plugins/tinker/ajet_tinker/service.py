@@ -68,7 +68,7 @@ class TinkerService:
         what = "asking for its models"
 
         def ask() -> APIFuture[GetServerCapabilitiesResponse] | GetServerCapabilitiesResponse:
-            if not hasattr(tinker.ServiceClient, "close"):  # 0.25
+            if _waits_itself():
                 return self._service().get_server_capabilities()
             return tinker.RestClient(base_url=self.base_url, api_key=self._key).get_server_capabilities()
 
@@ -195,7 +195,9 @@ class TinkerService:
                     future.set_exception(error)
 
         threading.Thread(target=run, name="ajet-tinker", daemon=True).start()
-        return self._wait(future, what, min(CONNECT_SECONDS, self.timeout))
+        return self._wait(
+            future, what, self.timeout if _waits_itself() else min(CONNECT_SECONDS, self.timeout)
+        )
 
     def _wait(self, future: Future[T], what: str, seconds: float) -> T:
         with self._awaited(future):
@@ -256,8 +258,15 @@ def _line(error: object) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
+def _waits_itself() -> bool:
+    """Whether the client is the one of 0.25, which returns some results where later ones return futures."""
+    import tinker
+
+    return not hasattr(tinker.ServiceClient, "close")
+
+
 def _waited(asked: Any) -> Future[Any]:
-    """The future of what the client returned. The client 0.25 returns a future of another kind, or has waited itself."""
+    """The future of what the client returned; see `_waits_itself`."""
     if isinstance(asked, Future):
         return asked
     if hasattr(asked, "future"):

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,11 +13,11 @@ from tests.patience import PATIENCE
 from tests.plugins.tinker.test_training import job
 from tests.ports import free_port
 
-pytest.importorskip("skyrl")
-SKYRL = ["uv", "run", "--active", "--no-project", "-m", "skyrl.tinker.api", "--backend", "jax"]
-SETTINGS = (
-    '{"max_lora_adapters": 16, "max_lora_rank": 8, "train_micro_batch_size": 8, "sample_max_num_sequences": 8}'
-)
+BIN = Path(os.environ.get("AJET_LIBRARY_PYTHON", "")).parent
+if not (BIN / "uv").exists():
+    pytest.skip("SkyRL is not installed", allow_module_level=True)
+SKYRL = [str(BIN / "uv"), "run", "--active", "--no-project", "-m", "skyrl.tinker.api", "--backend", "jax"]
+SETTINGS = '{"max_lora_adapters": 16, "max_lora_rank": 8, "train_micro_batch_size": 8, "sample_max_num_sequences": 8}'
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +35,8 @@ def server(base, tmp_path_factory):
     variables = {
         "JAX_PLATFORMS": "cpu",
         "HF_HUB_OFFLINE": "1",
-        "VIRTUAL_ENV": sys.prefix,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(BIN.parent),
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
     }
     log = (folder / "log").open("w")
     process = subprocess.Popen(
