@@ -81,7 +81,8 @@ def averages(service: TinkerService, base_model: str, *, rank: int, **layers: bo
         sampler = service.wait(client.save_weights_and_get_sampling_client(), "publishing the weights")
         asked = sampler.sample(ModelInput.from_ints([1, 2, 3]), 1, SamplingParams(max_tokens=2))
         [sequence] = service.wait(asked, "sampling").sequences
-        if sequence.logprobs_np is None or len(sequence.logprobs_np) != len(sequence.tokens_np):
+        tokens, logprobs = sequence.tokens_np, sequence.logprobs_np
+        if tokens is None or logprobs is None or len(logprobs) != len(tokens):
             raise ValueError("a reply came without them")
     with named("gives no gradient of a loss that is computed here"):
         averaged = not _exact(service, client, False)

@@ -67,12 +67,13 @@ class TinkerService:
         self._check_address()
         what = "asking for its models"
 
-        def ask() -> APIFuture[GetServerCapabilitiesResponse] | GetServerCapabilitiesResponse:
+        def ask() -> Any:
             if _waits_itself():
                 return self._service().get_server_capabilities()
             return tinker.RestClient(base_url=self.base_url, api_key=self._key).get_server_capabilities()
 
-        models = self.wait(self._call(ask, what), what).supported_models
+        capabilities: GetServerCapabilitiesResponse = self.wait(self._call(ask, what), what)
+        models = capabilities.supported_models
         return {model.model_name or "": model.max_context_length for model in models}
 
     def context_length(self, base_model: str) -> int | None:
@@ -140,12 +141,12 @@ class TinkerService:
 
     # ---------------------------------------------------------------------- how it is waited for
 
-    def wait(self, future: APIFuture[T] | T, what: str) -> T:
+    def wait(self, future: APIFuture[T], what: str) -> T:
         """The result of a request. Blocks, at most ``timeout`` seconds or until `close`. ``what`` is the request in words,
         for the error. Raises ServiceFailed, and the exceptions of a loss that is computed here."""
         return self._wait(_waited(future), what, self.timeout)
 
-    async def result(self, future: APIFuture[T] | T, what: str) -> T:
+    async def result(self, future: APIFuture[T], what: str) -> T:
         """Like `wait`, but awaits. Cancelling the awaiting task cancels the request. Raises RuntimeError after `close`."""
         waited = _waited(future)
         with self._awaited(waited):
@@ -167,7 +168,7 @@ class TinkerService:
             pending = list(self._pending)
         for future in pending:
             future.cancel()
-        if first and hasattr(self._client, "close"):
+        if first and self._client is not None and not _waits_itself():
             closing = self._client.close(
                 "errored" if self._failed else "interrupted" if pending else "success"
             ).future()
