@@ -67,7 +67,7 @@ def server(base, tmp_path_factory):
         process.wait(PATIENCE)
 
 
-def test_a_job_learns_and_goes_on_from_its_checkpoint(server, tmp_path):
+def test_two_steps_are_trained_on_the_logprobs_of_sampling(server, tmp_path):
     url, model = server
     section = {
         "base_model": str(model),
