@@ -1,5 +1,5 @@
 """The capture tests under other releases of the SDKs, the quick starts of agent frameworks and the loggers' tools that do not
-fit beside each other in .venv, and libraries of environments: each group in an environment of its own.
+fit beside each other in .venv, libraries of environments, and a server with Tinker's API: each group in an environment of its own.
 
     python tests/matrix.py                 # all of them; `make test-matrix`
     python tests/matrix.py openai-1.66     # one
@@ -38,25 +38,8 @@ RENDERERS = ("renderers", "jinja2", "numpy", "openai-harmony", "prime-pydantic-c
 
 
 @dataclass(frozen=True)
-class Environment:
-    """What is installed besides the core, and which tests run there."""
-
-    packages: tuple[str, ...]
-    plugins: tuple[str, ...]
-    tests: tuple[str, ...]
-    constrained: bool = True
-    """Whether everything else is what constraints.txt names; frameworks have upper bounds of their own."""
-
-    @property
-    def subjects(self) -> list[str]:
-        """The distributions that the environment is about: those that are pinned, else the first."""
-        pinned = [name_of(package) for package in self.packages if "==" in package]
-        return pinned or [name_of(self.packages[0])]
-
-
-@dataclass(frozen=True)
 class Library:
-    """A library of environments. AgentJet is not installed there: the tests run in .venv, and get the other Python."""
+    """A library of environments, or a server. AgentJet is not installed there: its tests run elsewhere, and get this Python."""
 
     packages: tuple[str, ...]
     test: str
@@ -67,6 +50,25 @@ class Library:
     def subjects(self) -> list[str]:
         """The distributions that are pinned."""
         return [name_of(package) for package in self.packages if "==" in package]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What is installed besides the core, and which tests run there."""
+
+    packages: tuple[str, ...]
+    plugins: tuple[str, ...]
+    tests: tuple[str, ...]
+    constrained: bool = True
+    """Whether everything else is what constraints.txt names; frameworks have upper bounds of their own."""
+    server: Library | None = None
+    """What runs beside it, in an environment of its own."""
+
+    @property
+    def subjects(self) -> list[str]:
+        """The distributions that the environment is about: those that are pinned, else the first."""
+        pinned = [name_of(package) for package in self.packages if "==" in package]
+        return pinned or [name_of(self.packages[0])]
 
 
 def name_of(requirement: str) -> str:
@@ -144,6 +146,13 @@ ENVIRONMENTS: dict[str, Environment | Library] = {
         ("tests/plugins/loggers",),
         constrained=False,
     ),
+    # A server that speaks Tinker's API, and the client's version that it speaks. It starts its engine by uv.
+    "skyrl": Environment(
+        ("tinker==0.25.0",),
+        ("local", "tinker"),
+        ("tests/plugins/tinker/test_skyrl.py",),
+        server=Library(("skyrl[tinker,jax]==0.4.0", "torch==2.13.0", "aiohttp", "uv"), "", "3.12"),
+    ),
     "crewai": frameworks(("crewai==1.15.30", "openai<3"), "crewai"),
     # Its harnesses are programs of uv. The words are of TextArena's games.
     "verifiers": Library(("verifiers==0.4.0", "textarena==0.7.4", "nltk", "uv"), "verifiers", "3.11"),
@@ -174,6 +183,8 @@ def main() -> int:
         else:
             python = runs = make(name, environment)
             given = environment.tests
+            if environment.server:
+                python = make_library(f"{name}-server", environment.server)
         done = subprocess.run(
             [
                 *(runs, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu"),
@@ -189,7 +200,9 @@ def main() -> int:
         if done.returncode:
             print(done.stdout)
         last = done.stdout.strip().splitlines()[-1].strip("= ")
-        lines.append(f"{name:20} {versions(python, environment.subjects)}: {last}")
+        lines.append(
+            f"{name:20} {versions(python, (getattr(environment, 'server', None) or environment).subjects)}: {last}"
+        )
         print(lines[-1], flush=True)
     print("\nsummary\n" + "\n".join(lines))
     return int(failed)

@@ -10,7 +10,7 @@ import pytest
 from ajet.utils.terminal import table
 
 if not os.environ.get("AJET_HARNESSES"):
-    collect_ignore = ["test_recipes.py"]
+    collect_ignore = ["test_recipes.py", "test_skill.py"]
 
 ROWS = pytest.StashKey[dict[object, dict[str, object]]]()
 HEAD = ("program", "version", "API", "calls", "timelines", "side", "refused", "reward", "s", "MiB", "trained")

@@ -9,9 +9,9 @@ import importlib.metadata
 import os
 from collections.abc import Iterable
 
-from ajet import Finding, Plugin, hookimpl
+from ajet import AjetError, Finding, Plugin, hookimpl
 from ajet_tinker.backbone import Tinker, TinkerEnginePlugin
-from ajet_tinker.service import API_KEY
+from ajet_tinker.service import API_KEY, CONNECT_SECONDS, TinkerService
 
 
 @hookimpl
@@ -24,5 +24,23 @@ def ajet_doctor() -> Iterable[Finding]:
     """The version of Tinker's client, and whether there is a key for the service."""
     client = f"client {importlib.metadata.version('tinker')}"
     if os.environ.get(API_KEY, "").strip():
-        return [Finding("backbone tinker", f"{client}, {API_KEY} is set")]
+        return [Finding("backbone tinker", f"{client}, {API_KEY} is set"), *_another_service()]
     return [Finding("backbone tinker", f"{client}, no API key", f"set {API_KEY}", optional=True)]
+
+
+def _another_service() -> Iterable[Finding]:
+    """Whether the service at TINKER_BASE_URL does all that a job needs, tried with its first model."""
+    service = TinkerService(None, CONNECT_SECONDS)
+    if not service.address:
+        return []
+    what = f"Tinker's API at {service.address}"
+    try:
+        from ajet_tinker.probe import averages
+
+        model = next(iter(service.models()), "")
+        averages(service, model, rank=8, train_mlp=True, train_attn=True, train_unembed=False)
+        return [Finding(what, f"does all that a job needs, tried with {model}")]
+    except (AjetError, ImportError) as error:
+        return [Finding(what, str(error), "use another service, or another model")]
+    finally:
+        service.close()

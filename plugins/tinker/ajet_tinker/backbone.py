@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -62,6 +63,24 @@ class AtTinker(Plugin):
             )
         return model
 
+    def room(self, service: TinkerService, base_model: str, model: str) -> int:
+        """Maximum tokens of prompt and reply together, less one: scoring a sequence samples one token after it. Where the service
+        does not say it, the model's config does. Raises AjetError."""
+        from transformers import AutoConfig
+
+        length = service.context_length(base_model)
+        for source in (str(Path(model).expanduser()), base_model) if length is None else ():
+            with suppress(OSError, ValueError, AttributeError):
+                config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+                length = config.get_text_config().max_position_embeddings
+                break
+        if length is None:
+            raise AjetError(
+                f"model {base_model}",
+                "the service does not say how long a context it takes. Let `model` be a folder with its config.json.",
+            )
+        return length - 1
+
     def load_tokenizer(
         self, model: str, seed: int, saved: Saved | None, service: TinkerService | None
     ) -> tuple[Any, str]:
@@ -105,6 +124,10 @@ class Tinker(AtTinker, Backbone):
     train_mlp: bool = Field(True, description="Adapt the MLP layers.")
     train_attn: bool = Field(True, description="Adapt the attention layers.")
     train_unembed: bool = Field(True, description="Adapt the unembedding layer.")
+    probe: bool = Field(
+        True,
+        description="Try what a job needs, with a small LoRA, before a run at another service than Tinker's own.",
+    )
     ttl_days: int | None = Field(
         None,
         ge=1,
@@ -134,6 +157,11 @@ class Tinker(AtTinker, Backbone):
             progress=job.progress,
         )
         try:
+            if self.probe and trainer.service.address:
+                from ajet_tinker.probe import averages
+
+                layers = {name: getattr(self, name) for name in ("train_mlp", "train_attn", "train_unembed")}
+                trainer.averaged = averages(trainer.service, trainer.base_model, rank=trainer.rank, **layers)
             return train_job(job, trainer)
         finally:
             trainer.service.close()
@@ -179,8 +207,7 @@ class Tinker(AtTinker, Backbone):
                 base_model=base_model,
                 rank=saved.rank if saved else self.rank,
                 model_type=model_type,
-                # Scoring a sequence samples one token after it.
-                context_length=service.context_length(base_model) - 1,
+                context_length=self.room(service, base_model, model),
                 create=create,
                 optimizer=Optimizer(
                     weight_decay=train.weight_decay,
@@ -220,8 +247,7 @@ class TinkerEnginePlugin(AtTinker, EnginePlugin):
         )
         try:
             tokenizer, model_type = self.load_tokenizer(model, seed, saved, service)
-            length = service.context_length(base_model) - 1
-            return TinkerEngine(service, tokenizer, model_type, length, opened)
+            return TinkerEngine(service, tokenizer, model_type, self.room(service, base_model, model), opened)
         except BaseException:
             service.close()
             raise

@@ -15,6 +15,7 @@ from ajet.interfaces.helpers import nearest
 
 if TYPE_CHECKING:
     from tinker import APIFuture, SamplingClient, ServiceClient, TrainingClient
+    from tinker.types import GetServerCapabilitiesResponse
 
 T = TypeVar("T")
 API_KEY = "TINKER_API_KEY"
@@ -54,31 +55,43 @@ class TinkerService:
 
     # ---------------------------------------------------------------------- what is asked
 
-    def context_length(self, base_model: str) -> int:
-        """Maximum tokens of prompt and reply together. Raises ConfigError for a model that the service does not have."""
+    @property
+    def address(self) -> str:
+        """The address that the user gave; "" for Tinker's own."""
+        return (self.base_url or os.environ.get("TINKER_BASE_URL", "")).rstrip("/")
+
+    def models(self) -> dict[str, int | None]:
+        """The models of the service, with the maximum tokens of prompt and reply together, if it says that. Raises AjetError."""
         import tinker
 
         self._check_address()
         what = "asking for its models"
-        client = self._call(lambda: tinker.RestClient(base_url=self.base_url, api_key=self._key), what)
-        models = self.wait(client.get_server_capabilities(), what).supported_models
-        lengths = {model.model_name or "": model.max_context_length for model in models}
+
+        def ask() -> Any:
+            if _waits_itself():
+                return self._service().get_server_capabilities()
+            return tinker.RestClient(base_url=self.base_url, api_key=self._key).get_server_capabilities()
+
+        capabilities: GetServerCapabilitiesResponse = self.wait(self._call(ask, what), what)
+        models = capabilities.supported_models
+        return {model.model_name or "": model.max_context_length for model in models}
+
+    def context_length(self, base_model: str) -> int | None:
+        """As in `models`. Raises ConfigError for a model that the service does not have."""
+        lengths = self.models()
         if base_model not in lengths:
             raise ConfigError(
                 f"backbone tinker: the service has no model {base_model!r}{nearest(base_model, lengths)}. "
                 f"It has: {', '.join(sorted(lengths)) or 'none'}."
             )
-        length = lengths[base_model]
-        if length is None:
-            raise TinkerFailed(f"Tinker does not say how long a context {base_model!r} takes.")
-        return length
+        return lengths[base_model]
 
     def _check_address(self) -> None:
         """Raise ServiceFailed if nothing answers at an address that the user gave. The client would try for minutes, and
         meanwhile no other session of this process could begin."""
         import httpx
 
-        address = (self.base_url or os.environ.get("TINKER_BASE_URL", "")).rstrip("/")
+        address = self.address
         if not address:
             return
         try:
@@ -131,11 +144,11 @@ class TinkerService:
     def wait(self, future: APIFuture[T], what: str) -> T:
         """The result of a request. Blocks, at most ``timeout`` seconds or until `close`. ``what`` is the request in words,
         for the error. Raises ServiceFailed, and the exceptions of a loss that is computed here."""
-        return self._wait(future.future(), what, self.timeout)
+        return self._wait(_waited(future), what, self.timeout)
 
     async def result(self, future: APIFuture[T], what: str) -> T:
         """Like `wait`, but awaits. Cancelling the awaiting task cancels the request. Raises RuntimeError after `close`."""
-        waited = future.future()
+        waited = _waited(future)
         with self._awaited(waited):
             try:
                 async with asyncio.timeout(self.timeout):
@@ -155,7 +168,7 @@ class TinkerService:
             pending = list(self._pending)
         for future in pending:
             future.cancel()
-        if first and self._client is not None:
+        if first and self._client is not None and not _waits_itself():
             closing = self._client.close(
                 "errored" if self._failed else "interrupted" if pending else "success"
             ).future()
@@ -183,7 +196,9 @@ class TinkerService:
                     future.set_exception(error)
 
         threading.Thread(target=run, name="ajet-tinker", daemon=True).start()
-        return self._wait(future, what, min(CONNECT_SECONDS, self.timeout))
+        return self._wait(
+            future, what, self.timeout if _waits_itself() else min(CONNECT_SECONDS, self.timeout)
+        )
 
     def _wait(self, future: Future[T], what: str, seconds: float) -> T:
         with self._awaited(future):
@@ -229,6 +244,11 @@ class TinkerService:
         if isinstance(error, tinker.APIStatusError):
             refused = 400 <= error.status_code < 500
             raise TinkerFailed(f"Tinker: {what} failed: {_line(error)}.", refused=refused) from error
+        if isinstance(error, AssertionError):  # how the client says that an answer lacks what it needs
+            raise TinkerFailed(
+                f"Tinker: {what} got an answer that the client {tinker.__version__} does not read: {_line(error)}.",
+                refused=True,
+            ) from error
         if isinstance(error, tinker.TinkerError | ValueError):
             raise TinkerFailed(f"Tinker: {what} failed: {_line(error)}.") from error
         raise error
@@ -237,3 +257,22 @@ class TinkerService:
 def _line(error: object) -> str:
     """The first line of an error's text, without its full stop."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _waits_itself() -> bool:
+    """Whether the client is the one of 0.25, which returns some results where later ones return futures."""
+    import tinker
+
+    return not hasattr(tinker.ServiceClient, "close")
+
+
+def _waited(asked: Any) -> Future[Any]:
+    """The future of what the client returned; see `_waits_itself`."""
+    if isinstance(asked, Future):
+        return asked
+    if hasattr(asked, "future"):
+        waited: Future[Any] = asked.future()
+        return waited
+    done: Future[Any] = Future()
+    done.set_result(asked)
+    return done

@@ -18,6 +18,7 @@ from ajet.interfaces.engine import Float32
 from ajet.job.models import generation_config
 from ajet_tinker.datums import DatumTokens, datum, length
 from ajet_tinker.engine import TinkerEngine
+from ajet_tinker.probe import gradients
 from ajet_tinker.saved import Saved
 from ajet_tinker.service import TinkerFailed, TinkerService
 
@@ -91,6 +92,8 @@ class TinkerTrainer:
         self.rank = rank
         self.optimizer = optimizer
         self.ttl_seconds = ttl_seconds
+        self.averaged = False
+        """See `ajet_tinker.probe.gradients`."""
         self.engine = TinkerEngine(service, tokenizer, model_type, context_length, self._sampler)
         self._create = create
         self._created: TrainingClient | None = None
@@ -149,9 +152,10 @@ class TinkerTrainer:
 
         client = self._client()
         # Both are sent at once, because the service works in cycles. It takes no step if the loss fails.
-        gradients = client.forward_backward_custom([datum(sample) for sample in samples], loss)
+        data = [datum(sample) for sample in samples]
+        asked = gradients(self.service, client, data, loss, averaged=self.averaged)
         step = client.optim_step(self.optimizer.at(batch.learning_rate))
-        self.service.wait(gradients, f"forward_backward of {title}")
+        self.service.wait(asked, f"forward_backward of {title}")
         self.service.wait(step, f"optim_step of {title}")
         sums.steps += 1
 

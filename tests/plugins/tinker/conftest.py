@@ -57,7 +57,7 @@ def served(model):
 
 def section_of(service):
     """The keys of `backbone.tinker` that lead to a service."""
-    return {"base_model": NAME, "base_url": service.url, "rank": 4, "timeout": 60}
+    return {"base_model": NAME, "base_url": service.url, "rank": 4, "timeout": 60, "probe": False}
 
 
 @pytest.fixture

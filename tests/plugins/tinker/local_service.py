@@ -55,6 +55,8 @@ class LocalService:
     """The service on a port of this machine; use it as a context manager. ``calls`` counts requests by kind.
 
     ``fail[kind, n]`` is the error (text, category) of the n-th request of a kind; kinds in ``silent`` are never answered.
+    ``other`` names what it does as other services do: "averaged" gradients over the weights of each sequence, samples with "no
+    logprobs", cross-entropy as the "one loss".
     """
 
     def __init__(self, base, name: str, key: str, context_length: int) -> None:
@@ -63,6 +65,7 @@ class LocalService:
         self.fail: dict[tuple[str, int], tuple[str, str]] = {}
         self._executed: Counter[str] = Counter()
         self.silent: set[str] = set()
+        self.other: set[str] = set()
         self.steps: list[dict] = []
         self.lora_configs: list[dict] = []
         self.ttls: list[int | None] = []
@@ -321,10 +324,22 @@ class LocalService:
         for datum in request.data:
             ids = np.concatenate([np.frombuffer(c.encoded_text.tokens, np.int32) for c in datum.model_input])
             targets = np.frombuffer(datum.loss_fn_inputs["target_tokens"].dense, np.int64)
-            weights = np.frombuffer(datum.loss_fn_inputs["weights"].dense, np.float32)
+            given = {
+                name: torch.from_numpy(np.frombuffer(tensor.dense, np.float32).copy())
+                for name, tensor in datum.loss_fn_inputs.items()
+                if name != "target_tokens"
+            }
+            weights = given.get("weights", torch.ones(len(ids)))
             with torch.set_grad_enabled(not request.forward_only):
                 found = _logprobs(run.model, ids, targets)
-                loss = -(found * torch.from_numpy(weights.copy())).sum()
+                gain = found * weights
+                if request.loss_fn == "importance_sampling":
+                    if "one loss" in self.other:
+                        raise Refused("unknown loss importance_sampling")
+                    gain = (found - given["logprobs"]).exp() * given["advantages"]
+                loss = -gain.sum()
+                if "averaged" in self.other:
+                    loss = loss / weights.sum().clamp(min=1e-9)
             if not request.forward_only:
                 loss.backward()
             total += loss.item()
@@ -397,7 +412,7 @@ class LocalService:
         answer.sequences.add(
             stop_reason=reason,
             tokens=np.array(ids, np.int32).tobytes(),
-            logprobs=np.array(logprobs, np.float32).tobytes(),
+            logprobs=b"" if "no logprobs" in self.other else np.array(logprobs, np.float32).tobytes(),
         )
         if body.get("prompt_logprobs"):
             found = _logprobs(model, prompt[:-1], prompt[1:]).numpy() if len(prompt) > 1 else []
