@@ -22,7 +22,7 @@ def client(service):
 
 @pytest.mark.parametrize(("other", "averaged"), [(set(), False), ({"averaged"}, True)], ids=str)
 def test_how_a_service_sums_the_gradients_of_a_sequence_is_found(client, service, other, averaged):
-    service.other |= other
+    service.other |= set(other)
     assert averages(client, NAME, rank=4, **LAYERS) == averaged
 
 
@@ -31,7 +31,7 @@ def test_how_a_service_sums_the_gradients_of_a_sequence_is_found(client, service
     [
         ({"no logprobs"}, "", "gives no logprobs of sampled tokens"),
         (
-            {"averaged", "one loss"},
+            ("averaged", "one loss"),
             "",
             "gives no gradient of a loss that is computed here (neither cross_entropy nor importance_sampling",
         ),
@@ -47,7 +47,7 @@ def test_how_a_service_sums_the_gradients_of_a_sequence_is_found(client, service
     ids=str,
 )
 def test_what_it_does_not_answer_is_named_in_one_line(client, service, other, fails, named):
-    service.other |= other
+    service.other |= set(other)
     service.fail[fails, 1] = ("no", "user")
     with pytest.raises(ajet.ConfigError) as raised:
         averages(client, NAME, rank=4, **LAYERS)
