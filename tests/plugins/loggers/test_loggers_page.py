@@ -1,4 +1,4 @@
-"""docs/loggers.md: its jobs run, its tables have every key with its default, its lines are those of a run."""
+"""docs/loggers.md: its jobs run, its lines are those of a run; plugins/loggers/KEYS.md has every key with its default."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ pytest.importorskip("wandb")
 pytest.importorskip("mlflow")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 PAGE = page("docs/loggers.md")
+KEYS = page("plugins/loggers/KEYS.md")
 
 
 def loggers_of(name: str) -> Any:
@@ -64,15 +65,15 @@ def test_its_stored_job_copies_the_run_folder(
     assert (tmp_path / "store" / result.run_dir.name / "job.yaml").exists() and not said()
 
 
-def test_its_tables_have_every_key_with_its_default() -> None:
-    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ((?:`[^`]+`(?:, )?)+) \|", PAGE, re.MULTILINE)
+def test_the_tables_of_keys_have_every_key_with_its_default() -> None:
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ((?:`[^`]+`(?:, )?)+) \|", KEYS, re.MULTILINE)
     shown = {
         (key, yaml.safe_load(default)) if not default.startswith(("[", "{")) else (key, default)
         for keys, defaults in rows
         for key, default in zip(re.findall("`(.+?)`", keys), re.findall("`(.+?)`", defaults), strict=True)
     }
     classes = load_plugins().classes
-    for name in ("tensorboard", "wandb", "mlflow", "swanlab", "trackio", "otel", "store"):
+    for name in ("tensorboard", "wandb", "mlflow", "swanlab", "trackio", "otel", "atif", "store"):
         for key, field in classes[("logger", name)].cls.model_fields.items():
             default = None if field.is_required() else field.default
             default = {(): "[]"}.get(default, default) if default != {} else "{}"
