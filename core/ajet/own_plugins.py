@@ -32,6 +32,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
         "option": "--conf --backbone --exp-dir --debug --db --kill --prefix --with-appworld --with-deepfinance --with-webshop "
         "--with-bfcl --with-crafters --with-ray --with-ray-cluster --with-logview --reboot --skip-check-avail-gpu --autokill",
         "section": "ajet astune astuner buffer cluster explorer synchronizer",
+        "service": "appworld bfcl crafters deepfinance logview webshop",
     },
     "online": {"algorithm": "kto reinforce", "command": "online", "reader": "store"},
     "projects": {"command": "new plugin skill"},

@@ -26,6 +26,7 @@ OTHERWISE_NAMED = {
     "as_json": "",
     "break_": "",
     "dry_run": "",
+    "from_": "",
     "record": "",
     "replay": "",
 }

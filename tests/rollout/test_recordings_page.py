@@ -101,7 +101,7 @@ def test_one_episode_of_the_finished_run_is_the_same_recording(example: Path, aj
     whole = (example / "failing.json").read_text()
     assert (example / "one.json").read_text() == whole
     (example / "failing.json").unlink()
-    (code,) = re.findall(r"`(ajet\.load_run.*)`", PAGE)
+    (code,) = re.findall(r"`(ajet\.load_run[^`]*)`", PAGE)
     exec(f"import ajet\n{code}")
     assert (example / "failing.json").read_text() == whole
 
