@@ -6,14 +6,15 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, PrivateAttr
 
 from ajet import Logger
-from ajet.interfaces.atif import text_of, trajectory_of
-from ajet.interfaces.events import EpisodeEnd, RunStart
 from ajet.interfaces.logger import Metrics
+
+if TYPE_CHECKING:
+    from ajet.interfaces.events import EpisodeEnd, RunStart
 
 FOLDER = "atif"
 """The folder in the run folder."""
@@ -40,6 +41,8 @@ class Atif(Logger):
 
     def episode_end(self, event: EpisodeEnd) -> None:
         """Write the episode's file."""
+        from ajet.interfaces.atif import text_of, trajectory_of
+
         trajectory = trajectory_of(event, self._config, "../images", prompt_ids=self.prompt_token_ids)
         folder = event.run_dir / FOLDER
         folder.mkdir(exist_ok=True)
