@@ -49,6 +49,10 @@ def describe_run(summary: RunSummary) -> str:
         )
     if summary.verdict:
         parts.append("\n  ".join(["verdict", *summary.verdict]))
+    if summary.steered:
+        heads = ("task", "pass rate of whole groups", "calls with which others begin")
+        rows = [(one.task, _course(one.rates), _course(one.starts)) for one in summary.steered]
+        parts.append("steered tasks\n" + _columns([heads, *rows], indent="  "))
     parts += [f"{title}\n{_counts(counts)}" for title, counts in counted(summary)]
     if summary.picks:
         run = shlex.quote(summary.run)
@@ -101,6 +105,12 @@ def sparkline(values: Sequence[float]) -> str:
     low, high = min(means), max(means)
     scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(BARS[round((mean - low) * scale)] for mean in means)
+
+
+def _course(points: Sequence[tuple[int, float]]) -> str:
+    """Values over the steps, the first and the last of them."""
+    values = [value for _, value in points]
+    return f"{sparkline(values)}  {values[0]:.3g} → {values[-1]:.3g}" if values else ""
 
 
 def _counts(counts: Sequence[Count]) -> str:

@@ -123,9 +123,9 @@ class SteerSettings(Settings):
     """Groups that begin with the first calls of an earlier episode of their task; `ajet docs credit`."""
 
     band: tuple[float, float] = Field(
-        (0.25, 0.75),
-        description="Pass rates between which a task is left alone. Below, its groups begin with calls of a successful episode; above, "
-        "with those of a failed one.",
+        (0.1, 0.9),
+        description="Pass rates between which a task is left alone. Below, its groups begin with as few calls of a successful episode "
+        "as bring the rate to the lower one; above, with those of a failed one.",
     )
     whole: float = Field(
         0.25,
@@ -142,12 +142,14 @@ class SteerSettings(Settings):
         "`task`, or a recording.",
     )
 
+    def aim(self, is_hard: bool) -> float:
+        """The share of a steered group that is to do as the episode did with which it begins."""
+        return self.band[0] if is_hard else 1 - self.band[1]
+
     @model_validator(mode="after")
     def _a_band_rises(self) -> SteerSettings:
         if not 0 <= self.band[0] < self.band[1] <= 1:
-            raise ValueError(
-                "band must be two numbers from 0 to 1, the lower one first, such as [0.25, 0.75]"
-            )
+            raise ValueError("band must be two numbers from 0 to 1, the lower one first, such as [0.1, 0.9]")
         return self
 
 
@@ -163,7 +165,7 @@ class RolloutSettings(Settings):
     steer: SteerSettings | None = Field(
         None,
         description="Begin groups of tasks that nearly always fail, or succeed, with the first calls of an earlier episode that did "
-        "not: so many that about half of the group succeeds. These calls are not trained.",
+        "not, so few that some of the group succeed and some do not. These calls are not trained.",
     )
     oversample: float = Field(
         1.0,

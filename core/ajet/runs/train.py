@@ -333,10 +333,11 @@ def _steering(job: Job, recorder: RunRecorder, done: int) -> Steering | None:
         settings,
         recorder,
         batch_size=config.train.batch_size,
+        group_size=config.rollout.roots,
         seed=config.run.seed,
         demonstrations=read_demonstrations(settings.demonstrations) if settings.demonstrations else (),
     )
-    steering.read(done, config.rollout.roots)
+    steering.read(done)
     return steering
 
 
