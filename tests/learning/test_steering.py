@@ -403,7 +403,9 @@ def demonstrating(make: Any, tmp_path: Path, transcripts: Sequence[Any], **more:
     file = tmp_path / "demos.jsonl"
     file.write_text("".join(f"{json.dumps(one)}\n" for one in transcripts))
     source: RolloutSource = make(
-        judge=lambda task, output: output.response.count("right") >= TURNS - 1, **more
+        rollout={"steer": {"whole": 0.34, "band": [0.49, 0.51]}},
+        judge=lambda task, output: output.response.count("right") >= TURNS - 1,
+        **more,
     )
     assert source.rollout.settings.steer
     steering = Steering(
