@@ -6,8 +6,8 @@ Locks of six and of ten dials, of which one guess in 64 and in 1024 is right; fr
 numbers; with `--slow` also a real language model, SmolLM2-135M. What is compared are validations: whole episodes of held-out tasks,
 without prefixes. The run with steered groups, whose steps sample fewer tokens, takes more of them; what it does after it has sampled as
 many tokens as plain groups did in all is left out. `tokens_ratio` is how many times fewer sampled tokens it needs for nine tenths of
-plain groups' gain, `half_ratio` the same for half of it; where it does not get to nine tenths, `is_bound` says that the ratio is at most
-this. Last line: one JSON object.
+plain groups' gain, `half_ratio` the same for half of it; where it does not get to nine tenths, `is_bound` says that the ratio is at
+most this. Last line: one JSON object.
 """
 
 from __future__ import annotations
