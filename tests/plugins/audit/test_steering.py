@@ -19,7 +19,7 @@ from ajet.reports.run_summary import summarise
 from ajet.reports.text import describe_episode, describe_run
 from ajet.reports.token_text import TokenText
 from ajet.types import Task
-from tests.plugins.audit.conftest import Runs, audited
+from tests.plugins.audit.conftest import Runs, audited, everything
 from tests.plugins.audit.test_believes_nothing import Files, array, setting
 from tests.plugins.audit.test_forks import steady, varied
 
@@ -66,6 +66,22 @@ def test_steered_groups_whose_episodes_are_forked_too_are_audited(runs: Runs) ->
     }
     found = audited(runs.run(steady, one_of_three, varied, rollout=rollout, credit="tree", tasks=2, steps=2))
     assert found.faults == [] and found.trained
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_tools_several_agents_and_targets_are_replayed_from_the_journal(runs: Runs, ahead: bool) -> None:
+    """A tool loop, a rewritten history, a prefill, two answers to one prompt and a second agent with an adapter of its own; also in
+    a run whose next step's episodes run during an update."""
+    targets: Any = {
+        "solver": {"agents": ["*"], "lora": {"rank": 2}},
+        "critic": {"agents": ["critic"], "lora": {"rank": 2}},
+    }
+    settings: Any = {"asynchronous": True, "max_staleness": 1} if ahead else {"target_keys": targets}
+    folder = runs.run(everything, one_of_three, rollout=STEERED, tasks=2, steps=3, **settings)
+    found = audited(folder)
+    assert found.faults == [] and found.trained
+    steered = [line for line in Files(folder, 3).own if "fork" in line]
+    assert steered and not any(line["failure"] for line in steered)
 
 
 def with_demonstrations(runs: Runs) -> tuple[Path, Path]:
