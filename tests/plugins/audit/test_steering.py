@@ -15,6 +15,7 @@ from ajet.reports.credit import run_credit
 from ajet.reports.episode import episode_report
 from ajet.reports.folder import read_run
 from ajet.reports.group_tree import GroupTrees
+from ajet.reports.html import page
 from ajet.reports.run_summary import summarise
 from ajet.reports.text import describe_episode, describe_run
 from ajet.reports.token_text import TokenText
@@ -261,3 +262,4 @@ def test_what_is_replayed_is_marked_where_an_episode_is_shown(steered: Path) -> 
     assert starts == {"t0": [2, 3, 4], "t1": [2, 3, 4]}
     assert all(one.rates == ((1, pytest.approx(1 / 3)),) for one in summary.steered)
     assert "steered tasks" in describe_run(summary)
+    assert "Steered tasks" in page(summary, [report], everything=False)
