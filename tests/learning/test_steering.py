@@ -19,7 +19,7 @@ from ajet.job.config import Layers
 from ajet.job.prepare import prepare
 from ajet.learning.algorithms import GRPO
 from ajet.learning.batch import RolloutBatch
-from ajet.learning.demonstrations import read_demonstrations
+from ajet.learning.demonstrations import demonstrations_of, read_demonstrations
 from ajet.learning.rollouts import RolloutSource, plan_groups
 from ajet.learning.settings import TrainSettings
 from ajet.learning.steering import PastEpisode, Steering
@@ -496,6 +496,15 @@ def test_a_file_that_demonstrates_nothing_is_refused(tmp_path: Path, line: str, 
     (tmp_path / "demos.jsonl").write_text(f"{line}\n")
     with pytest.raises(ConfigError, match=said):
         read_demonstrations(tmp_path / "demos.jsonl")
+
+
+def test_demonstrations_of_other_tasks_are_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "demos.jsonl"
+    file.write_text("".join(f"{json.dumps(demonstrated(task))}\n" for task in TASKS))
+    assert [d.task for d in demonstrations_of([Task("1"), Task("9")], file)] == ["1"]
+    assert demonstrations_of(TASKS, None) == []
+    with pytest.raises(ConfigError, match=r"none of its 3 demonstrations is of a task .* of '0'; .* 'x'"):
+        demonstrations_of([Task("x")], file)
 
 
 # ---------------------------------------------------------------------------- refusals
