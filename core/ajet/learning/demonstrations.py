@@ -33,8 +33,8 @@ def demonstrations_of(tasks: Sequence[Task], path: Path | None) -> list[Demonstr
     if not (own := [demonstration for demonstration in read if demonstration.task in known]):
         raise ConfigError(
             "rollout.steer.demonstrations",
-            f"{path}: none of its {len(read)} demonstrations is of a task of the job. The first is of {read[0].task!r}; the job's tasks "
-            f"are {', '.join(repr(task.id) for task in tasks[:3])}…",
+            f"{path}: none of its {len(read)} demonstrations is of a task of the job. The first is of {read[0].task!r}; the job's "
+            f"tasks are {', '.join(repr(task.id) for task in tasks[:3])}…",
         )
     return own
 
