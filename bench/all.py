@@ -16,7 +16,17 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-NOT_RUN = {"all", "save", "credit", "local", "prove_h100", "verl_trees", "verl_scale", "steering"}
+NOT_RUN = {
+    "all",
+    "save",
+    "credit",
+    "local",
+    "prove_h100",
+    "verl_trees",
+    "verl_scale",
+    "steering",
+    "steering_simulated",
+}
 
 
 def main() -> None:

@@ -123,7 +123,7 @@ class SteerSettings(Settings):
     """Groups that begin with the first calls of an earlier episode of their task; `ajet docs credit`."""
 
     band: tuple[float, float] = Field(
-        (0.1, 0.9),
+        (0.25, 0.75),
         description="Pass rates between which a task is left alone. Below, its groups begin with as few calls of a successful episode "
         "as bring the rate to the lower one; above, with those of a failed one.",
     )
@@ -149,7 +149,9 @@ class SteerSettings(Settings):
     @model_validator(mode="after")
     def _a_band_rises(self) -> SteerSettings:
         if not 0 <= self.band[0] < self.band[1] <= 1:
-            raise ValueError("band must be two numbers from 0 to 1, the lower one first, such as [0.1, 0.9]")
+            raise ValueError(
+                "band must be two numbers from 0 to 1, the lower one first, such as [0.25, 0.75]"
+            )
         return self
 
 
