@@ -26,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 JOBS = ROOT / "bench" / "steering"
-MORE_STEPS = 1.4
+MORE_STEPS = 2.0
 """The steps of steered groups, by those of plain ones."""
 
 
