@@ -3,8 +3,8 @@
     python bench/all.py                  # all of them: about an hour
     python bench/all.py gateway tracker  # some
 
-`credit.py` is not run, because it takes hours. `local.py`, `prove_h100.py`, `verl_trees.py` and `verl_scale.py` are not, because they
-need separate environments (`make bench-local`, `make prove-gpu`, `make bench-verl`, `make bench-scale`).
+`credit.py` and `steering.py` are not run, because they take hours. `local.py`, `prove_h100.py`, `verl_trees.py` and `verl_scale.py`
+are not, because they need separate environments (`make bench-local`, `make prove-gpu`, `make bench-verl`, `make bench-scale`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-NOT_RUN = {"all", "save", "credit", "local", "prove_h100", "verl_trees", "verl_scale"}
+NOT_RUN = {
+    "all",
+    "save",
+    "credit",
+    "local",
+    "prove_h100",
+    "verl_trees",
+    "verl_scale",
+    "steering",
+    "steering_simulated",
+}
 
 
 def main() -> None:

@@ -2,11 +2,12 @@
 
     SEED=0 python bench/steering.py [TASK ...]
 
-A lock of six dials, of which one guess in 64 is right; frozen lakes of six by six fields; Countdown with four numbers; with `--slow`
-also a real language model, SmolLM2-135M. What is compared are validations: whole episodes of held-out tasks, without prefixes. The
-run with steered groups, whose steps sample fewer tokens, takes more of them; what it does after it has sampled as many tokens as plain
-groups did in all is left out. `tokens_ratio` is how many times fewer sampled tokens it needs for nine tenths of plain groups' gain;
-where it does not get there, `is_bound` says that the ratio is at most this. Last line: one JSON object.
+Locks of six and of ten dials, of which one guess in 64 and in 1024 is right; frozen lakes of six by six fields; Countdown with four
+numbers; with `--slow` also a real language model, SmolLM2-135M. What is compared are validations: whole episodes of held-out tasks,
+without prefixes. The run with steered groups, whose steps sample fewer tokens, takes more of them; what it does after it has sampled as
+many tokens as plain groups did in all is left out. `tokens_ratio` is how many times fewer sampled tokens it needs for nine tenths of
+plain groups' gain, `half_ratio` the same for half of it; where it does not get to nine tenths, `is_bound` says that the ratio is at
+most this. Last line: one JSON object.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 JOBS = ROOT / "bench" / "steering"
-MORE_STEPS = 2.5
+MORE_STEPS = 2.0
 """The steps of steered groups, by those of plain ones."""
 
 
@@ -37,7 +38,7 @@ class Task:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-TASKS = {name: Task(JOBS / f"{name}.yaml") for name in ("lock", "wide_lake", "four_numbers")}
+TASKS = {name: Task(JOBS / f"{name}.yaml") for name in ("lock", "long_lock", "wide_lake", "four_numbers")}
 SLOW = {
     "smollm2": Task(
         ROOT / "examples" / "sqlite_agent" / "job.yaml",

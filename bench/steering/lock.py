@@ -63,8 +63,16 @@ def guesses(rng: random.Random) -> Transcript:
     return Transcript(messages)
 
 
+def reading(rng: random.Random) -> Transcript:
+    """Practice in telling dials apart."""
+    lock, dial = rng.randrange(10, 100), rng.randrange(len(CODE))
+    asked = f"{question(lock, dial)} Which dial is it?"
+    messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": str(dial)}]
+    return Transcript(messages)
+
+
 class Burglar(TinyRecipe):
-    """A burglar who turns dials at random."""
+    """A burglar who knows one dial from another, and turns them at random."""
 
     name = "burglar"
     hidden_size = 64
@@ -72,8 +80,11 @@ class Burglar(TinyRecipe):
 
     def corpus(self, rng: random.Random) -> Iterator[Transcript]:
         """See `TinyRecipe.corpus`."""
-        return (guesses(rng) for _ in range(200))
+        return (make(rng) for make in (guesses, reading) for _ in range(100))
 
     def phases(self) -> Sequence[Phase]:
-        """Guesses."""
-        return (Phase("guess", 150, 3e-3, guesses, 1),)
+        """Reading, then guesses."""
+        return (
+            Phase("read", 150, 3e-3, reading, 1),
+            Phase("guess", 150, 2e-3, reading, 3, guesses),
+        )

@@ -141,6 +141,23 @@ def test_a_killed_run_with_forks_ends_bit_equal_to_an_uninterrupted_one(project)
     assert weights(run_dir) == weights(whole) and story(run_dir) == story(whole)
 
 
+STEERED = (
+    *("--judge", "agent.py:share", "--set", "train.batch_size=6"),
+    *("--set", "rollout.steer.band=[0.001, 0.002]", "--set", "rollout.steer.whole=0.2"),
+)
+
+
+@pytest.mark.whole
+def test_a_killed_run_with_steered_groups_ends_bit_equal_to_an_uninterrupted_one(project) -> None:
+    project.ajet("run", "job.yaml", "--set", "run.dir=steered", *STEERED)
+    (whole,) = project.runs("steered")
+    project.ajet("audit", str(whole))
+    steered = [line["fork"] for line in live_lines(whole / JOURNAL) if "fork" in line]
+    assert steered and all(fork["steered"] and fork["calls"] == 1 for fork in steered)
+    run_dir = kill_and_resume(project, random.Random(2), "steers", *STEERED)
+    assert weights(run_dir) == weights(whole) and story(run_dir) == story(whole)
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize("kind", fast({0}, ["qwen3_5_text", "nemotron_h"]))
 def test_a_killed_run_of_a_model_with_states_ends_bit_equal_to_an_uninterrupted_one(

@@ -19,16 +19,18 @@ from ajet.job.config import Layers
 from ajet.job.prepare import prepare
 from ajet.learning.algorithms import GRPO
 from ajet.learning.batch import RolloutBatch
-from ajet.learning.demonstrations import read_demonstrations
+from ajet.learning.demonstrations import demonstrations_of, read_demonstrations
 from ajet.learning.rollouts import RolloutSource, plan_groups
 from ajet.learning.settings import TrainSettings
 from ajet.learning.steering import PastEpisode, Steering
 from ajet.learning.task_selector import InOrder
 from ajet.rollout.episode import Fork
+from ajet.rollout.journal import episode_to_json
 from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines
 from ajet.rollout.settings import SteerSettings
 from ajet.testing import ScriptedEngine
 from ajet.types import AjetError, ConfigError, Task
+from tests.learning.test_fork_plans import episode as forked_episode
 
 CLIENT: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 CALLS = 10
@@ -68,7 +70,7 @@ class Planned:
 
     def __init__(self, tmp_path: Path, **settings: Any) -> None:
         given = SteerSettings(**{"whole": 1e-9, **settings})
-        self.steering = Steering(given, RunRecorder(tmp_path / "run"), batch_size=1, seed=0)
+        self.steering = Steering(given, RunRecorder(tmp_path / "run"), batch_size=1, group_size=8, seed=0)
         self.step = 0
 
     def start(self, task: str = "t") -> Fork | None:
@@ -92,8 +94,8 @@ def test_a_task_that_fails_begins_with_calls_of_its_success_and_one_that_succeed
     planned: Any,
 ) -> None:
     for rewards, parent in {
-        (0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0): "1.0/t/2",
-        (1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0): "1.0/t/3",
+        (0.0, 0.0, 1.0, *[0.0] * 29): "1.0/t/2",
+        (1.0, 1.0, 1.0, 0.0, *[1.0] * 28): "1.0/t/3",
     }.items():
         runs = planned()
         assert runs.start() is None, "its pass rate is not known yet"
@@ -112,34 +114,45 @@ def test_a_task_within_the_band_is_left_alone(planned: Any) -> None:
 def test_a_task_without_a_success_begins_with_its_best_failure_unless_all_are_alike(planned: Any) -> None:
     runs = planned(keep=1)
     runs.start()
-    runs.ended([0.0, 0.0, 0.0, 0.0])
+    runs.ended([0.0] * 16)
     assert runs.start() is None
-    runs.ended([0.0, 0.2, 0.1, 0.0])
+    runs.ended([0.0, 0.2, 0.1] + [0.0] * 13)
     start = runs.start()
     assert start and start.parent == "2.0/t/1"
-    runs.ended([0.3, 0.0, 0.1, 0.0], fork=start)
+    runs.ended([0.3] + [0.0] * 15, fork=start)
     start = runs.start()
     assert start and start.parent == "3.0/t/0", "what got further is the next start"
 
 
-def test_calls_are_left_to_the_model_until_half_of_the_group_succeeds(planned: Any) -> None:
-    """Each call of ten succeeds with .5: two that are left would let a quarter of the group succeed, one half of it."""
-    rng, runs = Random(0), planned()
+@pytest.mark.parametrize(("band", "expected"), [((0.125, 0.9), 3.0), ((0.5, 0.9), 1.0)])
+def test_so_many_calls_are_left_to_the_model_that_its_pass_rate_is_that_of_the_bands_edge(
+    planned: Any, band: tuple[float, float], expected: float
+) -> None:
+    """Each call of ten succeeds with a half."""
+    rng, runs = Random(0), planned(band=band)
     runs.start()
-    runs.ended([1.0] + [0.0] * 7)
+    runs.ended([1.0] + [0.0] * 31)
     left = []
     for _ in range(60):
         start = runs.start()
         assert start
         left.append(CALLS - start.calls)
         runs.ended([float(rng.random() < 0.5 ** left[-1]) for _ in range(8)], fork=start)
-    assert np.mean(left[10:]) == pytest.approx(1.3, abs=0.4)
+    assert np.mean(left[10:]) == pytest.approx(expected, abs=0.7)
+
+
+def test_a_steered_episode_can_be_left_where_it_was_replayed_too() -> None:
+    steered = forked_episode(0, fork=Fork("1.0/t/3", 2, steered=True))
+    known = PastEpisode.of(steered)
+    assert known.places == [1, 2, 3] and known.calls == 4
+    line = episode_to_json(steered, phase="train", step=2)
+    assert PastEpisode.read(json.loads(json.dumps(line))) == known
 
 
 def test_a_task_that_can_do_without_is_whole_again_and_its_rate_is_found_out_anew(planned: Any) -> None:
     runs = planned()
     runs.start()
-    runs.ended([1.0] + [0.0] * 7)
+    runs.ended([1.0] + [0.0] * 31)
     for _ in range(8):
         if (start := runs.start()) is None:
             break
@@ -153,7 +166,7 @@ def test_a_task_that_can_do_without_is_whole_again_and_its_rate_is_found_out_ane
 def test_a_task_whose_groups_diverge_is_no_longer_steered(planned: Any) -> None:
     runs = planned()
     runs.start()
-    runs.ended([1.0, 0.0, 0.0, 0.0, 0.0])
+    runs.ended([1.0] + [0.0] * 31)
     start = runs.start()
     assert start
     runs.ended([0.0, 0.0, 0.0], fork=start, failure="diverged")
@@ -169,7 +182,9 @@ def test_a_reward_that_is_no_pass_rate_is_refused_with_the_remedy(planned: Any) 
 def test_the_share_of_whole_groups_is_the_jobs_and_each_place_has_its_turn(
     tmp_path: Path, batch_size: int
 ) -> None:
-    steering = Steering(SteerSettings(), RunRecorder(tmp_path / "run"), batch_size=batch_size, seed=1)
+    steering = Steering(
+        SteerSettings(), RunRecorder(tmp_path / "run"), batch_size=batch_size, group_size=8, seed=1
+    )
     whole = np.array(
         [[steering._is_whole(step, place) for place in range(2 * batch_size)] for step in range(600)]
     )
@@ -221,13 +236,15 @@ def make(bench: Any, tokenizer: Any, tmp_path: Path) -> Callable[..., RolloutSou
         **train: Any,
     ) -> RolloutSource:
         told.append(answers)
-        keys = {"group_size": 4, "steer": {"whole": 0.34}, **(rollout or {})}
+        keys = {"group_size": 4, "steer": {"whole": 0.34, "band": [0.3, 0.7]}, **(rollout or {})}
         whole = running.rollout(workflow, judge, deterministic=True, **keys)
         settings, recorder = TrainSettings(batch_size=3, **train), RunRecorder(tmp_path / folder)
         steering = None
         if whole.settings.steer:
-            steering = Steering(whole.settings.steer, recorder, batch_size=3, seed=0)
-            steering.read(done, whole.settings.roots)
+            steering = Steering(
+                whole.settings.steer, recorder, batch_size=3, group_size=whole.settings.roots, seed=0
+            )
+            steering.read(done)
         return RolloutSource(
             rollout=whole,
             selector=InOrder(TASKS, 3),
@@ -386,13 +403,16 @@ def demonstrating(make: Any, tmp_path: Path, transcripts: Sequence[Any], **more:
     file = tmp_path / "demos.jsonl"
     file.write_text("".join(f"{json.dumps(one)}\n" for one in transcripts))
     source: RolloutSource = make(
-        judge=lambda task, output: output.response.count("right") >= TURNS - 1, **more
+        rollout={"steer": {"whole": 0.34, "band": [0.49, 0.51]}},
+        judge=lambda task, output: output.response.count("right") >= TURNS - 1,
+        **more,
     )
     assert source.rollout.settings.steer
     steering = Steering(
         source.rollout.settings.steer,
         source.recorder,
         batch_size=3,
+        group_size=4,
         seed=0,
         demonstrations=read_demonstrations(file),
     )
@@ -476,6 +496,15 @@ def test_a_file_that_demonstrates_nothing_is_refused(tmp_path: Path, line: str, 
     (tmp_path / "demos.jsonl").write_text(f"{line}\n")
     with pytest.raises(ConfigError, match=said):
         read_demonstrations(tmp_path / "demos.jsonl")
+
+
+def test_demonstrations_of_other_tasks_are_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "demos.jsonl"
+    file.write_text("".join(f"{json.dumps(demonstrated(task))}\n" for task in TASKS))
+    assert [d.task for d in demonstrations_of([Task("1"), Task("9")], file)] == ["1"]
+    assert demonstrations_of(TASKS, None) == []
+    with pytest.raises(ConfigError, match=r"none of its 3 demonstrations is of a task .* of '0'; .* 'x'"):
+        demonstrations_of([Task("x")], file)
 
 
 # ---------------------------------------------------------------------------- refusals

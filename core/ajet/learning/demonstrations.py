@@ -9,7 +9,7 @@ from typing import Any
 from ajet.capture.demonstrated import Demonstration
 from ajet.learning.sft import checked_transcript, messages_of, read_lines
 from ajet.rollout.recording import Recording
-from ajet.types import ConfigError
+from ajet.types import ConfigError, Task
 
 
 def read_demonstrations(path: Path) -> list[Demonstration]:
@@ -23,6 +23,20 @@ def read_demonstrations(path: Path) -> list[Demonstration]:
             f"{path}: none of its {len(read)} demonstrations has two answers, of which the first could be given to the agent.",
         )
     return usable
+
+
+def demonstrations_of(tasks: Sequence[Task], path: Path | None) -> list[Demonstration]:
+    """Those of some tasks in a file, if there is one. Raises ConfigError if it has none of them."""
+    if path is None:
+        return []
+    read, known = read_demonstrations(path), {task.id for task in tasks}
+    if not (own := [demonstration for demonstration in read if demonstration.task in known]):
+        raise ConfigError(
+            "rollout.steer.demonstrations",
+            f"{path}: none of its {len(read)} demonstrations is of a task of the job. The first is of {read[0].task!r}; the job's "
+            f"tasks are {', '.join(repr(task.id) for task in tasks[:3])}…",
+        )
+    return own
 
 
 def _recorded(path: Path) -> list[Demonstration]:

@@ -1,9 +1,9 @@
 """Groups that begin with the first calls of an earlier episode of their task: the job's `rollout.steer`.
 
 A group whose episodes all fail, or all succeed, teaches nothing. So a group of a task that nearly always fails begins as a successful
-episode did, and one of a task that nearly always succeeds as a failed one did, with so many of its calls that about half of the group
-does as that episode did (Prefix Sampling: arXiv:2605.05112). The calls are answered from the journal (`ajet.capture.fork_replay`) and
-are not trained.
+episode did, and one of a task that nearly always succeeds as a failed one did (Prefix Sampling: arXiv:2605.05112), with as few of its
+calls as bring the pass rate back to the edge of the band. The calls are answered from the journal (`ajet.capture.fork_replay`) and are
+not trained.
 
 What a batch estimates: for each group the gradient of the expected return *from its start*, under the weights that sampled it. All
 episodes of a group have one start, and are compared only with each other. Which starts there are, this module decides by earlier
@@ -62,7 +62,7 @@ class PastEpisode:
     calls: int
     """Those that an engine answered, also of those that it replayed."""
     places: Sequence[int]
-    """Where it can be left, counted in calls: before one that was sampled to be trained."""
+    """Where it can be left, counted in calls: before one that was sampled to be trained, by it or by the episode that it replays."""
 
     @classmethod
     def of(cls, episode: Episode) -> PastEpisode:
@@ -78,7 +78,7 @@ class PastEpisode:
             is_success=episode.is_success,
             fork=plan.fork,
             calls=len(path),
-            places=[i for i, call in enumerate(path) if i and call.trained and not call.side],
+            places=[i for i, c in enumerate(path) if i and (c.trained or c.replayed) and not c.side],
         )
 
     @classmethod
@@ -97,7 +97,11 @@ class PastEpisode:
             is_success=line["is_success"],
             fork=Fork(**line["fork"]) if "fork" in line else None,
             calls=len(path),
-            places=[i for i, (t, _) in enumerate(path) if i and t["trained"] and not t.get("side")],
+            places=[
+                i
+                for i, (t, _) in enumerate(path)
+                if i and (t["trained"] or t.get("replayed")) and not t.get("side")
+            ],
         )
 
     @classmethod
@@ -176,16 +180,17 @@ class _Known:
             some = some or [e for e in self.failures if e.reward > self.lowest]
         return [e for e in some if e.places]
 
-    def left_of(self, start: PastEpisode, is_hard: bool) -> float:
-        """How many calls of a start are to be left to the model."""
-        if is_hard not in self.left:
-            # If each call decides alike, a share q of the episodes does as the start did, and n calls are left, then half of them
-            # do so with n · ln 2 / -ln q calls left.
-            alike = self.passed if is_hard else self.episodes - self.passed
-            self.left[is_hard] = start.calls * math.log(2) / -math.log(_smooth(alike, self.episodes))
-        return self.left[is_hard]
+    def left_of(self, start: PastEpisode, is_hard: bool, aim: float) -> float:
+        """How many calls of a start are to be left to the model, so that the share ``aim`` of a group does as the start did."""
+        if is_hard in self.left:
+            return self.left[is_hard]
+        alike = self.passed if is_hard else self.episodes - self.passed
+        # As if each call decided alike, and never 0 or 1.
+        return start.calls * math.log(aim) / math.log((alike + 0.5) / (self.episodes + 1))
 
-    def adjust(self, start: PastEpisode, calls: int, group: Sequence[PastEpisode], is_hard: bool) -> None:
+    def adjust(
+        self, start: PastEpisode, calls: int, group: Sequence[PastEpisode], is_hard: bool, aim: float
+    ) -> None:
         """Learn from the judged episodes of a group that began with so many calls of a start."""
         if not is_hard:
             alike = sum(not e.has_passed for e in group)
@@ -193,10 +198,11 @@ class _Known:
             alike = sum(e.has_passed for e in group)
         else:
             alike = sum(e.has_passed or e.reward >= start.reward for e in group)
-        used, wanted = start.calls - calls, self.left_of(start, is_hard)
-        base = wanted if round(wanted) == used else float(used)
-        # The square root halves the step, in logarithms: a group says little.
-        wanted = base * math.sqrt(math.log(2) / -math.log(_smooth(alike, len(group))))
+        # Stochastic approximation (Robbins and Monro, 1951): on average it stays where the share is the aim.
+        apart = (alike / len(group) - aim) / math.sqrt(aim * (1 - aim))
+        used = start.calls - calls
+        wanted = self.left_of(start, is_hard, aim)
+        wanted = (wanted if abs(wanted - used) < 1 else used) * math.exp(apart / 2)
         self.left[is_hard] = max(wanted, 0.5)
         if wanted >= start.calls:  # it can do without: its next group is whole and says whether it can
             del self.left[is_hard]
@@ -212,12 +218,15 @@ class Steering:
         recorder: RunRecorder,
         *,
         batch_size: int,
+        group_size: int,
         seed: int,
         demonstrations: Iterable[Demonstration] = (),
     ) -> None:
+        """A batch has ``batch_size`` groups of ``group_size`` independent episodes."""
         self._settings = settings
         self._recorder = recorder
         self._batch_size = batch_size
+        self._group_size = group_size
         self._seed = seed
         self._tasks: dict[str, _Known] = {}
         self._demonstrations = {one.id: one for one in demonstrations}
@@ -262,8 +271,8 @@ class Steering:
                 if episode.failure is None:
                     known.keep(episode, self._settings.keep)
 
-    def read(self, step: int, roots: int) -> None:
-        """Learn again what the run knew after a step; groups had so many ``roots``."""
+    def read(self, step: int) -> None:
+        """Learn again what the run knew after a step."""
         lines = [
             line
             for line in live_lines(self._recorder.dir / JOURNAL, with_unused=True)
@@ -273,7 +282,7 @@ class Steering:
         for _, of_step in groupby(lines, key=lambda line: line["step"]):
             episodes = [PastEpisode.read(line) for line in of_step]
             independent = [e.group for e in episodes if not (e.fork and not e.fork.steered)]
-            self.observe(e for e in episodes if independent.count(e.group) == roots)
+            self.observe(e for e in episodes if independent.count(e.group) == self._group_size)
 
     def _start(self, step: int, place: int, task: Task) -> Fork | None:
         """Where the group at a place of the batch begins; None for a whole group."""
@@ -284,8 +293,11 @@ class Steering:
         starts = known.starts(is_hard)
         if not starts:
             return None
-        start = random.Random(f"{self._seed}/{step}.{place}/{task.id}/start").choice(starts)
-        left = known.left_of(start, is_hard)
+        draw = random.Random(f"{self._seed}/{step}.{place}/{task.id}/start")
+        start = draw.choice(starts)
+        left = known.left_of(start, is_hard, self._settings.aim(is_hard))
+        if left >= start.calls:
+            return None
         calls = min(start.places, key=lambda behind: abs(start.calls - behind - left))
         return Fork(start.id, calls, steered=True)
 
@@ -305,9 +317,4 @@ class Steering:
         if all(e.failure == FailureKind.DIVERGED for e in group):
             known.diverges = True
         elif start and judged and is_hard is not None:
-            known.adjust(start, fork.calls, judged, is_hard)
-
-
-def _smooth(count: float, of: float) -> float:
-    """A share, as if half an episode of one more had counted: never 0 or 1."""
-    return (count + 0.5) / (of + 1)
+            known.adjust(start, fork.calls, judged, is_hard, self._settings.aim(is_hard))

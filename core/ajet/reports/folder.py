@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.episode import Episode, Fork, Plan
 from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, METRICS, live_lines, superseded, surviving
 from ajet.types import AjetError, ConfigError, Task
@@ -57,6 +57,7 @@ class Entry(EndedEpisode):
     """Breaks by cause."""
     call_rewards: Mapping[str, float] = field(default_factory=dict)
     """Rewards of single calls, by number."""
+    fork: Fork | None = None
 
     @property
     def group(self) -> tuple[str, int, str] | None:
@@ -236,6 +237,7 @@ def _entry(line: Mapping[str, Any], offset: int) -> Entry:
         trainable=sum(_count(t["logprobs"]) for t in tokens if t["trained"]),
         breaks=Counter(b["cause"] for b in line["breaks"]),
         call_rewards=line.get("call_rewards", {}),
+        fork=Fork(**line["fork"]) if "fork" in line else None,
         **{name: line[name] for name in (*OUTCOME, "seconds", "counters")},
     )
 

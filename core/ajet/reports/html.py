@@ -20,7 +20,7 @@ from ajet.reports.chart import chart
 from ajet.reports.episode import BreakReport, ChatLine, Conversation, EpisodeReport
 from ajet.reports.labels import counted, episode_labels, folds, run_labels, step_table, who
 from ajet.reports.run_summary import Count, Pick, RunSummary
-from ajet.reports.text import group_lines, group_title
+from ajet.reports.text import group_lines, group_title, steered_table
 from ajet.reports.token_text import visible
 from ajet.reports.view import Tokens
 from ajet.utils.terminal import readable
@@ -83,6 +83,8 @@ def _run(summary: RunSummary, anchors: Mapping[str, str]) -> Iterator[str]:
         yield chart(summary.curves)
     if summary.rows:
         yield f"<section>\n<h2>Steps</h2>\n{_table(step_table(summary.rows, summary.validates))}\n</section>"
+    if summary.steered:
+        yield f"<section>\n<h2>Steered tasks</h2>\n{_table(steered_table(summary.steered))}\n</section>"
     for title, counts in counted(summary):
         yield f"<section>\n<h2>{title.capitalize()}</h2>\n{_counts(counts)}\n</section>"
     total = sum(summary.episodes.values())

@@ -69,6 +69,17 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class SteeredTask:
+    """A task of which some groups began with calls of an earlier episode."""
+
+    task: str
+    rates: tuple[tuple[int, float], ...]
+    """The step and the pass rate of each whole group."""
+    starts: tuple[tuple[int, int], ...]
+    """The step of each other group, and with how many calls it began."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pick:
     """An episode worth reading, and why."""
 
@@ -111,6 +122,8 @@ class RunSummary:
     failures: tuple[Count, ...]
     counters: tuple[Count, ...]
     breaks: tuple[Count, ...]
+    steered: tuple[SteeredTask, ...]
+    """Those with the most steered groups."""
     picks: tuple[Pick, ...]
     notes: tuple[str, ...]
     verdict: tuple[str, ...]
@@ -144,6 +157,7 @@ def summarise(run: RecordedRun, credit: RunCredit) -> RunSummary:
             Count(cause, n, CAUSES.get(cause, ""))
             for cause, n in _sum(e.breaks for e in run.entries).most_common()
         ),
+        steered=tuple(_steered(run.entries)),
         picks=tuple(_picks(run.entries)),
         notes=tuple(credit.notes),
         verdict=tuple(verdict.lines if (verdict := verdict_of(run)) else ()),
@@ -263,6 +277,25 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
     for count in counts:
         total.update(count)
     return total
+
+
+def _steered(entries: Iterable[Entry]) -> list[SteeredTask]:
+    groups: dict[str, dict[Any, list[Entry]]] = {}
+    for entry in entries:
+        if entry.phase == "train" and not (entry.fork and not entry.fork.steered):
+            groups.setdefault(entry.task, {}).setdefault(entry.group, []).append(entry)
+    tasks = []
+    for task, of_task in groups.items():
+        whole = [group for group in of_task.values() if not group[0].fork]
+        starts = [(group[0].step, group[0].fork.calls) for group in of_task.values() if group[0].fork]
+        rates = [(group[0].step, sum(map(_passed, group)) / len(group)) for group in whole]
+        if starts:
+            tasks.append(SteeredTask(task, tuple(rates), tuple(starts)))
+    return sorted(tasks, key=lambda one: -len(one.starts))[:MOST_ROWS]
+
+
+def _passed(entry: Entry) -> float:
+    return 0.0 if entry.failure else entry.reward if entry.is_success is None else float(entry.is_success)
 
 
 # --------------------------------------------------------------------------- what to look at next

@@ -17,7 +17,7 @@ from rich.text import Text
 from ajet.reports.episode import BreakReport, ChatLine, Conversation, EpisodeReport
 from ajet.reports.group_tree import GroupNode, GroupTree, Stretch
 from ajet.reports.labels import counted, episode_labels, folds, run_labels, shortened, step_table, who
-from ajet.reports.run_summary import Count, RunSummary
+from ajet.reports.run_summary import Count, RunSummary, SteeredTask
 from ajet.reports.token_text import visible
 from ajet.reports.view import EDGE, Tokens
 from ajet.utils.terminal import readable, table
@@ -49,6 +49,8 @@ def describe_run(summary: RunSummary) -> str:
         )
     if summary.verdict:
         parts.append("\n  ".join(["verdict", *summary.verdict]))
+    if summary.steered:
+        parts.append("steered tasks\n" + _columns(steered_table(summary.steered), indent="  "))
     parts += [f"{title}\n{_counts(counts)}" for title, counts in counted(summary)]
     if summary.picks:
         run = shlex.quote(summary.run)
@@ -101,6 +103,18 @@ def sparkline(values: Sequence[float]) -> str:
     low, high = min(means), max(means)
     scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(BARS[round((mean - low) * scale)] for mean in means)
+
+
+def steered_table(tasks: Sequence[SteeredTask]) -> list[Sequence[str]]:
+    """Rows of the tasks of which some groups began with calls of an earlier episode, over the steps."""
+    heads = ("task", "pass rate of whole groups", "calls with which others begin")
+    return [heads, *((one.task, _course(one.rates), _course(one.starts)) for one in tasks)]
+
+
+def _course(points: Sequence[tuple[int, float]]) -> str:
+    """Values over the steps, the first and the last of them."""
+    values = [value for _, value in points]
+    return f"{sparkline(values)}  {values[0]:.3g} → {values[-1]:.3g}" if values else ""
 
 
 def _counts(counts: Sequence[Count]) -> str:

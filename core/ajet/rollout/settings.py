@@ -124,8 +124,8 @@ class SteerSettings(Settings):
 
     band: tuple[float, float] = Field(
         (0.25, 0.75),
-        description="Pass rates between which a task is left alone. Below, its groups begin with calls of a successful episode; above, "
-        "with those of a failed one.",
+        description="Pass rates between which a task is left alone. Below, its groups begin with as few calls of a successful episode "
+        "as bring the rate to the lower one; above, with those of a failed one.",
     )
     whole: float = Field(
         0.25,
@@ -141,6 +141,10 @@ class SteerSettings(Settings):
         description="Episodes of another model, or of people, for tasks that have no successful one: transcripts with the field "
         "`task`, or a recording.",
     )
+
+    def aim(self, is_hard: bool) -> float:
+        """The share of a steered group that is to do as the episode did with which it begins."""
+        return self.band[0] if is_hard else 1 - self.band[1]
 
     @model_validator(mode="after")
     def _a_band_rises(self) -> SteerSettings:
@@ -163,7 +167,7 @@ class RolloutSettings(Settings):
     steer: SteerSettings | None = Field(
         None,
         description="Begin groups of tasks that nearly always fail, or succeed, with the first calls of an earlier episode that did "
-        "not: so many that about half of the group succeeds. These calls are not trained.",
+        "not, so few that some of the group succeed and some do not. These calls are not trained.",
     )
     oversample: float = Field(
         1.0,

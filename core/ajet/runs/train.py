@@ -16,7 +16,7 @@ from ajet.interfaces.engine import ChatModelPlugin, Engine
 from ajet.interfaces.progress import Progress
 from ajet.job.job import Backbone, Job
 from ajet.learning.algorithms import DPO
-from ajet.learning.demonstrations import read_demonstrations
+from ajet.learning.demonstrations import demonstrations_of
 from ajet.learning.loop import BatchSource, Loop, Ruined, train
 from ajet.learning.preferences import PreferenceSource, preference_samples, read_preferences
 from ajet.learning.rollouts import (
@@ -333,10 +333,11 @@ def _steering(job: Job, recorder: RunRecorder, done: int) -> Steering | None:
         settings,
         recorder,
         batch_size=config.train.batch_size,
+        group_size=config.rollout.roots,
         seed=config.run.seed,
-        demonstrations=read_demonstrations(settings.demonstrations) if settings.demonstrations else (),
+        demonstrations=demonstrations_of(job.tasks, settings.demonstrations),
     )
-    steering.read(done, config.rollout.roots)
+    steering.read(done)
     return steering
 
 

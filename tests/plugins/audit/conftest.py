@@ -199,8 +199,14 @@ class Runs:
             steer, steering = whole.settings.steer, None
             if steer:
                 shown = read_demonstrations(steer.demonstrations) if steer.demonstrations else ()
-                size = train_settings.batch_size
-                steering = Steering(steer, recorder, batch_size=size, seed=0, demonstrations=shown)
+                steering = Steering(
+                    steer,
+                    recorder,
+                    batch_size=train_settings.batch_size,
+                    group_size=whole.settings.roots,
+                    seed=0,
+                    demonstrations=shown,
+                )
             source = RolloutSource(
                 rollout=whole,
                 selector=Shuffled(TASKS[:tasks], train_settings.batch_size, 0),

@@ -15,10 +15,12 @@ from ajet.reports.credit import run_credit
 from ajet.reports.episode import episode_report
 from ajet.reports.folder import read_run
 from ajet.reports.group_tree import GroupTrees
-from ajet.reports.text import describe_episode
+from ajet.reports.html import page
+from ajet.reports.run_summary import summarise
+from ajet.reports.text import describe_episode, describe_run
 from ajet.reports.token_text import TokenText
 from ajet.types import Task
-from tests.plugins.audit.conftest import Runs, audited
+from tests.plugins.audit.conftest import Runs, audited, everything
 from tests.plugins.audit.test_believes_nothing import Files, array, setting
 from tests.plugins.audit.test_forks import steady, varied
 
@@ -58,9 +60,29 @@ def test_a_run_with_steered_groups_trains_every_sampled_token_once(steered: Path
 
 
 def test_steered_groups_whose_episodes_are_forked_too_are_audited(runs: Runs) -> None:
-    rollout = {"group_size": 4, "fork": {"roots": 2, "depth": 2}, "steer": {"whole": 0.01}}
+    rollout = {
+        "group_size": 4,
+        "fork": {"roots": 2, "depth": 2},
+        "steer": {"whole": 0.01, "band": [0.4, 0.6]},
+    }
     found = audited(runs.run(steady, one_of_three, varied, rollout=rollout, credit="tree", tasks=2, steps=2))
     assert found.faults == [] and found.trained
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_tools_several_agents_and_targets_are_replayed_from_the_journal(runs: Runs, ahead: bool) -> None:
+    """A tool loop, a rewritten history, a prefill, two answers to one prompt and a second agent with an adapter of its own; also in
+    a run whose next step's episodes run during an update."""
+    targets: Any = {
+        "solver": {"agents": ["*"], "lora": {"rank": 2}},
+        "critic": {"agents": ["critic"], "lora": {"rank": 2}},
+    }
+    settings: Any = {"asynchronous": True, "max_staleness": 1} if ahead else {"target_keys": targets}
+    folder = runs.run(everything, one_of_three, rollout=STEERED, tasks=2, steps=3, **settings)
+    found = audited(folder)
+    assert found.faults == [] and found.trained
+    steered = [line for line in Files(folder, 3).own if "fork" in line]
+    assert steered and not any(line["failure"] for line in steered)
 
 
 def with_demonstrations(runs: Runs) -> tuple[Path, Path]:
@@ -74,7 +96,7 @@ def with_demonstrations(runs: Runs) -> tuple[Path, Path]:
             chat += [{"role": "assistant", "content": answer}, {"role": "user", "content": "go on"}]
         chats.append({"task": f"t{number}", "messages": chat[:-1]})
     file.write_text("".join(json.dumps(chat) + "\n" for chat in chats))
-    rollout = {"group_size": 2, "steer": {"whole": 0.01, "demonstrations": str(file)}}
+    rollout = {"group_size": 2, "steer": {"whole": 0.01, "band": [0.4, 0.6], "demonstrations": str(file)}}
     made = runs.run(steady, lambda task, output: 0.0, varied, rollout=rollout, tasks=2, steps=3)
     return made, file
 
@@ -235,3 +257,9 @@ def test_what_is_replayed_is_marked_where_an_episode_is_shown(steered: Path) -> 
     shown = describe_episode(report, everything=False, tokens=False, colour=False)
     assert any("call 0, replayed" in str(line) for line in shown)
     assert any(chat.about == "not trained: replayed" for chat in report.conversations)
+    summary = summarise(run, credit)
+    starts = {one.task: [step for step, _ in one.starts] for one in summary.steered}
+    assert starts == {"t0": [2, 3, 4], "t1": [2, 3, 4]}
+    assert all(one.rates == ((1, pytest.approx(1 / 3)),) for one in summary.steered)
+    assert "steered tasks" in describe_run(summary)
+    assert "Steered tasks" in page(summary, [report], everything=False)
