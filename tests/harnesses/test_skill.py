@@ -1,4 +1,4 @@
-"""Claude Code, unmodified, gets only the skill and a program that nobody prepared. The scripted model behind it knows no command of
+"""Claude Code, unmodified, gets only the skill and an agent program without AgentJet. The scripted model behind it knows no command of
 AgentJet: it reads them in what Claude Code shows of SKILL.md, and puts what it has read of the program into their placeholders."""
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ Pair = tuple[Mapping[str, Any], SecondLine]
 
 
 def rejudged(run: OpenRun) -> dict[str, Any]:
-    """The later verdicts: as curves, by step, and the episodes that have another one. Raises RefusedView (404) if there is no file."""
+    """What the later judge says: curves beside the recorded ones, the steps that change, and the episodes with another verdict. Raises
+    RefusedView (404) if there is no file."""
     if not (run.dir / REJUDGED).is_file():
         raise missing(f"{run.name} has not been judged again: it has no {REJUDGED}")
     complete = run.index.update()
@@ -117,7 +118,7 @@ def _reward(line: SecondLine) -> float | None:
 
 
 def _moved(pair: Pair) -> float:
-    """What sorts the episodes: first those whose push changed most, then those whose reward did."""
+    """Sorts the episodes: first those whose push changed most."""
     before, after = pair[1].push or (0.0, 0.0)
     return -abs(after - before)
 

@@ -15,7 +15,7 @@ from tests.ports import free_port
 
 BIN = Path(os.environ.get("AJET_LIBRARY_PYTHON", "")).parent
 if not (BIN / "uv").exists():
-    pytest.skip("SkyRL is not installed", allow_module_level=True)
+    pytest.skip("SkyRL is not installed: make test-matrix", allow_module_level=True)
 SKYRL = [str(BIN / "uv"), "run", "--active", "--no-project", "-m", "skyrl.tinker.api", "--backend", "jax"]
 SETTINGS = '{"max_lora_adapters": 16, "max_lora_rank": 8, "train_micro_batch_size": 8, "sample_max_num_sequences": 8}'
 
