@@ -41,7 +41,7 @@ def test_light_commands_import_nothing_heavy() -> None:
 @pytest.mark.whole
 def test_help_imports_nothing_that_only_a_run_needs() -> None:
     """What makes it quick, on a machine of any speed; `test_help_is_quick_with_all_plugins` measures the time."""
-    later = ("numpy", "httpx", "httpx2", "httptools", "uvicorn", "filelock", "jinja2")
+    later = ("pydantic", "numpy", "httpx", "httpx2", "httptools", "uvicorn", "filelock", "jinja2")
     code = "import sys; from ajet.cli import run_program; run_program(['--help'])\n"
     code += f"print('later:', [m for m in {later} if m in sys.modules])"
     assert in_new_process(code).splitlines()[-1] == "later: []"

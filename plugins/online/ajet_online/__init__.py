@@ -6,11 +6,12 @@ import importlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ajet import Plugin, hookimpl
-from ajet_online.reader import StoreReader
+from ajet import hookimpl
 
 if TYPE_CHECKING:
+    from ajet import Plugin
     from ajet.interfaces.source import EpisodeSource
+    from ajet_online.reader import StoreReader
     from ajet_online.runner import (
         Counts,
         ExplicitMarking,
@@ -44,15 +45,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The runner's names, which the command line does not need."""
+    """The names are imported when they are first used: `ajet --help` imports this package for its command."""
     if name in __all__:
-        return getattr(importlib.import_module("ajet_online.runner"), name)
+        module = "reader" if name == "StoreReader" else "runner"
+        return getattr(importlib.import_module(f"ajet_online.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @hookimpl
 def ajet_plugins() -> Iterable[type[Plugin]]:
     from ajet_online.algorithms import KTO, Reinforce
+    from ajet_online.reader import StoreReader
 
     return [StoreReader, Reinforce, KTO]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from ajet import Plugin, hookimpl
-from ajet_prompts.backbone import PromptSearch
+from typing import TYPE_CHECKING
 
-__all__ = ["PromptSearch"]
+from ajet import hookimpl
+
+if TYPE_CHECKING:
+    from ajet import Plugin
 
 
 @hookimpl
 def ajet_plugins() -> list[type[Plugin]]:
+    from ajet_prompts.backbone import PromptSearch
+
     return [PromptSearch]

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from ajet import Plugin, hookimpl
-from ajet_readers.environment_tasks import EnvironmentTasks, Gymnasium
-from ajet_readers.generated import Generated
-from ajet_readers.huggingface import HuggingFace
-from ajet_readers.jsonl import JsonLines
-from ajet_readers.random_tasks import RandomTasks
-from ajet_readers.reasoning import ReasoningGym
-from ajet_readers.traces import Traces
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "EnvironmentTasks",
-    "Generated",
-    "Gymnasium",
-    "HuggingFace",
-    "JsonLines",
-    "RandomTasks",
-    "ReasoningGym",
-    "Traces",
-]
+from ajet import hookimpl
+
+if TYPE_CHECKING:
+    from ajet import Plugin
+    from ajet_readers.environment_tasks import EnvironmentTasks as EnvironmentTasks
+    from ajet_readers.environment_tasks import Gymnasium as Gymnasium
+    from ajet_readers.generated import Generated as Generated
+    from ajet_readers.huggingface import HuggingFace as HuggingFace
+    from ajet_readers.jsonl import JsonLines as JsonLines
+    from ajet_readers.random_tasks import RandomTasks as RandomTasks
+    from ajet_readers.reasoning import ReasoningGym as ReasoningGym
+    from ajet_readers.traces import Traces as Traces
+
+_WHERE = {
+    "EnvironmentTasks": "environment_tasks",
+    "Generated": "generated",
+    "Gymnasium": "environment_tasks",
+    "HuggingFace": "huggingface",
+    "JsonLines": "jsonl",
+    "RandomTasks": "random_tasks",
+    "ReasoningGym": "reasoning",
+    "Traces": "traces",
+}
+__all__ = list(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    """Each is imported when it is first used: `ajet --help` imports this package for its command."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
 
 
 @hookimpl
 def ajet_plugins() -> list[type[Plugin]]:
-    return [JsonLines, HuggingFace, EnvironmentTasks, Gymnasium, ReasoningGym, Generated, Traces, RandomTasks]
+    return [__getattr__(name) for name in _WHERE]

@@ -10,7 +10,7 @@ import pytest
 
 import ajet
 from ajet.interfaces.prompts import read_prompts
-from ajet_prompts import PromptSearch
+from ajet_prompts.backbone import PromptSearch
 from tests.pages import blocks, files, page
 from tests.program import Program
 
