@@ -286,7 +286,7 @@ class timed:
 
 def attacks() -> dict[str, Any]:
     """Judges of the tests in which a planted hole is found, and sound ones that are flagged."""
-    from tests.core import test_attack as judges
+    from tests.plugins.advice import test_attack as judges
 
     planted: Iterator[Any] = iter(judges.PLANTED)
     found = [attack in {hole.attack for hole in judges.holes(judge)} for judge, attack in planted]
