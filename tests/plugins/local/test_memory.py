@@ -371,7 +371,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from ajet.learning.algorithms import SFT
-from ajet.learning.packing import pack
+from ajet_trees.packing import pack
 from ajet.learning.settings import TrainSettings
 from ajet.interfaces.progress import Silent
 from ajet.types import Batch, Sample, Span
