@@ -6,7 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 EXTRAS: Mapping[str, Mapping[str, str]] = {
-    "advice": {"command": "forecast model plan", "name": "Forecast aforecast forecast"},
+    "advice": {
+        "command": "forecast model plan",
+        "name": "Forecast Selection aforecast aselect_model forecast select_model",
+    },
     "agentscope": {"logger": "agentscope_layout agentscope_studio"},
     "audit": {"command": "audit"},
     "commands": {"workflow": "command"},

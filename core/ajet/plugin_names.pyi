@@ -20,6 +20,9 @@ from ajet_rejudge.api import abisect as abisect
 from ajet_rejudge.api import arejudge as arejudge
 from ajet_rejudge.api import bisect as bisect
 from ajet_rejudge.api import rejudge as rejudge
+from ajet_selection.api import Selection as Selection
+from ajet_selection.api import aselect_model as aselect_model
+from ajet_selection.api import select_model as select_model
 
 bp = breakpoint
 

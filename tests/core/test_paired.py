@@ -8,9 +8,9 @@ import random
 import numpy as np
 import pytest
 
-from ajet.reports.comparison import Comparison, Outcome, compare
 from ajet.types import Spent
 from ajet.utils.paired import first_and_last, holm, mean_and_error, sign_flip, student
+from ajet_selection.comparison import Comparison, Outcome, compare
 
 DARWIN = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
 """Heights of cross-fertilised maize less those of self-fertilised, in eighths of an inch: the example for which Fisher
