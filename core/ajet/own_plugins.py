@@ -46,6 +46,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     },
     "readers": {
         "command": "data",
+        "name": "atif",
         "reader": "environment generated gymnasium huggingface jsonl random reasoning_gym traces",
     },
     "rejudge": {"command": "bisect rejudge", "name": "Bisected Rejudged abisect arejudge bisect rejudge"},

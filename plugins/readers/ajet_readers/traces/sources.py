@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ajet import ConfigError
-from ajet.interfaces import atif
-from ajet.interfaces.reader import content_id
+from ajet.interfaces.reader import content_id, is_trajectory
+from ajet_atif import UNREADABLE
 from ajet_readers.jsonl import parse_line, read_lines
 from ajet_readers.traces.atif import calls_of
 from ajet_readers.traces.feedback import Scale, read_feedback
@@ -58,7 +58,7 @@ def _reader_of(file: Path) -> Callable[[Path, TraceContents, Scale], None]:
         if opened.read(len(_SQLITE)) == _SQLITE:
             return read_studio
     for _, record in _records(file):
-        if atif.is_trajectory(record):
+        if is_trajectory(record):
             return _atif
         spans = {"resourceSpans", "resourceLogs", "spans", "context", "span_id", "spanId"} & set(record)
         return _otel if spans else _openai
@@ -159,7 +159,7 @@ def _atif(file: Path, contents: TraceContents, scale: Scale) -> None:
     for place, record in _records(file):
         try:
             contents.calls += calls_of(record)
-        except atif.UNREADABLE as error:
+        except UNREADABLE as error:
             raise ConfigError(f"{place}: cannot be read as a trajectory in ATIF ({error!r}).") from None
 
 
