@@ -15,7 +15,7 @@ from typing import Any
 
 from ajet.rollout.recorder import JOURNAL, live_lines
 from ajet.types import Spent
-from ajet.utils.paired import holm, mean_and_error, sign_flip
+from ajet.utils.statistics import holm, mean_and_error, sign_flip
 from ajet.utils.terminal import table
 from ajet_selection.selection import read_models
 
