@@ -155,7 +155,7 @@ verify-trinity: .venv-trinity/.installed ## does the math example learn with Tri
 	$(TRINITY_ON_CPU) timeout -k 20 7200 .venv-trinity/bin/python $(SAVED) bench/trinity_learning.py $(ARGS)
 
 # Harbor needs Python 3.12 or newer, which may be one of pyenv's.
-OF_HARBOR := local harbor audit
+OF_HARBOR := local harbor audit environments readers
 .venv-harbor/.installed: pyproject.toml $(OF_HARBOR:%=plugins/%/pyproject.toml) tests/plugins/harbor/requirements.txt
 	@for python in $(PYTHON) python3 python3.13 python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.1[2-9]*/bin/python; do \
 	    if $$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; then $$python -m venv --clear $(@D); break; fi; \

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from ajet.learning.packing import pack
 from ajet.types import GenerateRequest, Sample, Sampling, Span
 from ajet_local.engine import LocalEngine
 from ajet_local.plan import MicroBatch
 from ajet_local.rows import micro_batches
 from ajet_local.trees import enable_trees
 from ajet_trees.models import ComputedTree
+from ajet_trees.packing import pack
 
 ROW_TOKENS = 16384
 """Tokens in a micro-batch of rows: the backbone's default."""

@@ -24,13 +24,13 @@ from shape import SHAPE
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from ajet.learning.batch import timeline_sample
-from ajet.learning.packing import pack
 from ajet.tracker.timelines import Timeline, timelines
 from ajet.types import Float32, Sample
 from ajet_local.plan import plan
 from ajet_local.rows import micro_batches, trained_tokens
 from ajet_local.tokens import TrainedTokens
 from ajet_local.trees import enable_trees
+from ajet_trees.packing import pack
 
 ARCHITECTURES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 SCALES = {"werewolf": 0.08}

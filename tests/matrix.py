@@ -100,7 +100,16 @@ ENVIRONMENTS: dict[str, Environment | Library] = {
     "openai-3": Environment(("openai>=3,<4",), *SDK),
     "agentscope-1": Environment(
         ("agentscope==1.0.21", "openai<3", "mcp<2", "greenlet", "tqdm"),
-        ("agentscope", "environments", "local", "loggers", "migrate", "prompts", "readers[huggingface]"),
+        (
+            "advice",
+            "agentscope",
+            "environments",
+            "local",
+            "loggers",
+            "migrate",
+            "prompts",
+            "readers[huggingface]",
+        ),
         ("tests/plugins/agentscope", "tests/examples/test_agentscope_tuner.py"),
     ),
     "frameworks-openai-3": frameworks(
@@ -142,7 +151,7 @@ ENVIRONMENTS: dict[str, Environment | Library] = {
             "opentelemetry-exporter-otlp-proto-http",
             "openai",
         ),
-        ("loggers",),
+        ("environments", "loggers", "readers"),
         ("tests/plugins/loggers",),
         constrained=False,
     ),

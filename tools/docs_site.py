@@ -277,7 +277,7 @@ PARTS = {
         "api.jobs",
         "api.learner",
         "api.serving",
-        "api.selection",
+        "ajet_selection.api",
         "ajet_advice.api",
         "ajet_prompts.api",
         "ajet_rejudge.api",

@@ -6,7 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 EXTRAS: Mapping[str, Mapping[str, str]] = {
-    "advice": {"command": "forecast model plan", "name": "Forecast aforecast forecast"},
+    "advice": {
+        "command": "forecast model plan",
+        "name": "Forecast Selection aforecast aselect_model forecast select_model",
+    },
     "agentscope": {"logger": "agentscope_layout agentscope_studio"},
     "audit": {"command": "audit"},
     "commands": {"workflow": "command"},
@@ -43,6 +46,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     },
     "readers": {
         "command": "data",
+        "name": "atif",
         "reader": "environment generated gymnasium huggingface jsonl random reasoning_gym traces",
     },
     "rejudge": {"command": "bisect rejudge", "name": "Bisected Rejudged abisect arejudge bisect rejudge"},

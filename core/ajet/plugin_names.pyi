@@ -2,6 +2,7 @@
 
 from importlib.machinery import ModuleSpec
 
+import ajet_atif
 from ajet.utils.breakpoints import breakpoint
 from ajet_advice.api import Forecast as Forecast
 from ajet_advice.api import aforecast as aforecast
@@ -20,7 +21,11 @@ from ajet_rejudge.api import abisect as abisect
 from ajet_rejudge.api import arejudge as arejudge
 from ajet_rejudge.api import bisect as bisect
 from ajet_rejudge.api import rejudge as rejudge
+from ajet_selection.api import Selection as Selection
+from ajet_selection.api import aselect_model as aselect_model
+from ajet_selection.api import select_model as select_model
 
+atif = ajet_atif
 bp = breakpoint
 
 def find_spec(name: str) -> ModuleSpec | None: ...

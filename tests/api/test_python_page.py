@@ -69,14 +69,17 @@ def test_the_module_shows_its_public_names_only() -> None:
         "Bisected",
         "Forecast",
         "Rejudged",
+        "Selection",
         "TunedPrompts",
         "abisect",
         "aforecast",
         "arejudge",
+        "aselect_model",
         "atune_prompt",
         "bisect",
         "forecast",
         "rejudge",
+        "select_model",
         "tune_prompt",
     }
     for name in dir(ajet):

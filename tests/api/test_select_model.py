@@ -13,8 +13,8 @@ import httpx2
 import pytest
 
 import ajet
-from ajet.reports.comparison import Comparison, Outcome, compare
 from ajet.types import Spent
+from ajet_selection.comparison import Comparison, Outcome, compare
 
 pytestmark = pytest.mark.whole
 

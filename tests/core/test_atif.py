@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ajet.interfaces import atif
+import ajet_atif as atif
 from ajet.rollout.recording import Recording
 from ajet.types import ConfigError, Task
 from tests.ended import IMAGES, ended

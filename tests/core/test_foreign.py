@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ajet.foreign.versions import Needed, Requirements, platform_defaults
 from ajet.types import ConfigError
+from ajet_foreign.versions import Needed, Requirements, platform_defaults
 
 PROGRAM = Needed("program", ("1.2",), "pip install program==1.2", exact=True)
 LIBRARY = Needed("library", ("3",), "pip install library", own=("2.9",), instead=("library-cpu",))

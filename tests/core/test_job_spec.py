@@ -16,9 +16,9 @@ import yaml
 
 from ajet.job.config import Layers
 from ajet.job.prepare import prepare, resolved_yaml
-from ajet.job.spec import JobSpec
 from ajet.runs.jobs import job_of
 from ajet.types import ConfigError, Task
+from ajet_verl.spec import JobSpec
 from tests.patience import PATIENCE
 
 OPEN = """
@@ -71,7 +71,7 @@ import asyncio, pickle, sys
 from cloudpickle import dumps
 from ajet import Judge, JudgeOutput, Task, WorkflowOutput
 from ajet.job.prepare import prepare
-from ajet.job.spec import JobSpec
+from ajet_verl.spec import JobSpec
 from ajet.runs.jobs import job_of
 
 TWICE = 2

@@ -11,10 +11,10 @@ import pytest
 from ajet.learning.algorithms import DPO
 from ajet.learning.batch import Learnable, Learning, RolloutBatch, batch_of
 from ajet.learning.credit import batch_advantages
-from ajet.learning.packing import pack, split
 from ajet.learning.pairs import pair_numbers, together
 from ajet.tracker.timelines import Timeline
 from ajet.types import LossTokens, Sample, Span
+from ajet_trees.packing import pack, split
 
 
 def timeline(ids: Sequence[int], agent: str = "solver") -> Timeline:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -25,7 +24,6 @@ from ajet.cli.options import (
 
 if TYPE_CHECKING:
     from ajet.job.config import Layers
-    from ajet.reports.comparison import Comparison
 
 
 def evaluate(
@@ -76,11 +74,9 @@ def evaluate(
             raise ConfigError(
                 f"{name}= and models=", "one names one model, the other several; leave one out."
             )
-    layers = evaluate_layers(given, several=several)
     if several:
-        _compare(layers, given)
-    else:
-        _evaluate(layers, given)
+        _compare(given)
+    _evaluate(evaluate_layers(given), given)
 
 
 def _evaluate(layers: Layers, given: Mapping[str, Any]) -> None:
@@ -103,39 +99,19 @@ def _evaluate(layers: Layers, given: Mapping[str, Any]) -> None:
         print(json.dumps({"model": model, **metrics}))
 
 
-def _compare(layers: Layers, given: Mapping[str, Any]) -> NoReturn:
+def _compare(given: Mapping[str, Any]) -> NoReturn:
     import json
 
-    from ajet.reports.comparison import describe_comparison, read_comparison
-    from ajet.reports.progress import make_progress
-    from ajet.runs.jobs import prepared
-    from ajet.runs.selection import checked, compare_models, named_candidates, resumed_candidates
+    from ajet.plugin_names import select_model
 
-    models, resume = given["models"], given["resume"]
-    with make_progress() as progress, prepared(layers, progress, given["services"], resume) as job:
-        names = [name.strip() for name in (models or "").split(",") if name.strip()]
-        candidates = (
-            resumed_candidates(layers, resume)
-            if models is None
-            else checked(named_candidates(layers, names, "models="), "models=")
-        )
-        try:
-            run_dir = compare_models(job, candidates)
-        except KeyboardInterrupt:
-            where = (
-                f"; resume with: ajet eval --resume {shlex.quote(str(progress.run_dir))}"
-                if progress.run_dir
-                else ""
-            )
-            raise KeyboardInterrupt(f"interrupted{where}") from None
-    comparison = read_comparison(run_dir)
-    print(describe_comparison(comparison))
+    same = ("job", "workflow", "tasks", "judge", "greedy", "episodes", "repeats", "seed", "memory_limit")
+    names = [name.strip() for name in (given["models"] or "").split(",") if name.strip()]
+    selection = select_model(
+        **{name: given[name] for name in (*same, "resume", "set")},
+        models=names,
+        services=given["services"] or (),
+    )
+    print(selection.table())
     if given["as_json"]:
-        print(json.dumps({"run_dir": str(run_dir), **comparison.as_json()}))
-    raise typer.Exit(_exit_code(comparison))
-
-
-def _exit_code(comparison: Comparison) -> int:
-    if not comparison.is_complete:
-        return 1
-    return 0 if comparison.is_significant else 3
+        print(json.dumps({"run_dir": str(selection.dir), **selection.comparison.as_json()}))
+    raise typer.Exit(1 if not selection.comparison.is_complete else 0 if selection.is_significant else 3)

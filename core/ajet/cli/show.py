@@ -131,14 +131,14 @@ def _print_episode(report: EpisodeReport, everything: bool, tokens: bool) -> Non
 
 
 def _print_atif(run: RecordedRun, entry: Entry) -> None:
-    from ajet.interfaces.atif import text_of, trajectory_of
+    from ajet.plugin_names import atif
     from ajet.rollout.image_folder import IMAGES
     from ajet.runs.callbacks import ended
 
     folder = run.dir.resolve()
     event = ended(folder, run.episode(entry), entry.phase, entry.step)
     _printable()
-    print(text_of(trajectory_of(event, run.job, str(folder / IMAGES))))
+    print(atif.text_of(atif.trajectory_of(event, run.job, str(folder / IMAGES))))
 
 
 def _print_json(summary: Any) -> None:

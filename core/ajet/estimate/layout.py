@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from ajet.estimate.memory import BFLOAT16
-from ajet.estimate.shape import ModelShape
+from ajet.estimate.shape import BFLOAT16, ModelShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

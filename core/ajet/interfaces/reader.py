@@ -250,3 +250,8 @@ def _fits(value: Any, wanted: Any) -> bool:
         low, high = wanted.get("min", value), wanted.get("max", value)
         return bool(low <= value <= high)
     return bool(value == wanted)
+
+
+def is_trajectory(record: Any) -> bool:
+    """Whether a value from a JSON file is a trajectory in ATIF, the format of Harbor's agents."""
+    return isinstance(record, Mapping) and str(record.get("schema_version")).startswith("ATIF")

@@ -114,7 +114,7 @@ class Backbone(Plugin):
         )
 
     def shape(self, model: str) -> ModelShape | None:
-        """The shape of a model of a family that `ajet.estimate` does not know; None if the backbone does not know it either."""
+        """The shape of a model of a family that `ajet plan` does not know; None if the backbone does not know it either."""
         return None
 
     def alternatives(self) -> Sequence[Mapping[str, object]]:

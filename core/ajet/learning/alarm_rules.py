@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ajet.learning.alarm_history import FIRST, RECENT, History, apart
 from ajet.types import Metrics
-from ajet.utils.wilson import wilson
+from ajet.utils.statistics import wilson
 
 GROUPS = 40
 """Groups, the last ones, in which the share of those with signal is counted."""

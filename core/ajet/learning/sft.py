@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ajet import plugin_names
 from ajet.chat.finished import Sampled, sampled_in
 from ajet.chat.renderer import Chat
-from ajet.interfaces import atif
+from ajet.interfaces.reader import is_trajectory
 from ajet.learning.algorithms import SFT
 from ajet.learning.batch import RolloutBatch
 from ajet.learning.settings import TrainSettings
@@ -43,16 +44,17 @@ def read_transcripts(path: Path) -> list[FinishedChat]:
         if not files:
             raise ConfigError(f"{path}: contains no trajectory*.json.")
         return [transcript for file in files for transcript in read_transcripts(file)]
-    if path.suffix == ".json" and atif.is_trajectory(whole := _whole(path)):
+    if path.suffix == ".json" and is_trajectory(whole := _whole(path)):
         return _transcripts(whole, str(path))
     return [one for several in read_lines(path, "transcript", _transcripts) for one in several]
 
 
 def _transcripts(data: Mapping[str, Any], where: str) -> list[FinishedChat]:
     """The transcript of a line, or those of a trajectory."""
-    if not atif.is_trajectory(data):
+    if not is_trajectory(data):
         messages = messages_of(data.get("messages"), "messages", where)
         return [checked_transcript(messages, data.get("tools") or (), where)]
+    atif = plugin_names.atif
     try:
         told = list(atif.transcripts_of(data))
     except atif.UNREADABLE as error:

@@ -15,7 +15,7 @@ from ajet.learning.alarms import Alarm, describe
 from ajet.learning.collapse import saved_before, train_again
 from ajet.reports.folder import Entry, RecordedRun
 from ajet.runs.alarms import recorded_alarms
-from ajet.utils.paired import first_and_last, holm, mean_and_error, sign_flip, student
+from ajet.utils.statistics import first_and_last, holm, mean_and_error, sign_flip, student
 
 Outcome = Literal["learned", "no change shown", "worse", "unknown"]
 SIGNIFICANT = 1 / 32

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 import time
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -26,7 +27,6 @@ from ajet.interfaces.prompts import Prompts, current_prompts
 from ajet.interfaces.workflow import LoadedWorkflow, Tuner, WorkflowFailed, coerce_output
 from ajet.rollout.deadline import DeadlinePassed, within
 from ajet.rollout.failures import Failure, FailureKind, workflow_failure
-from ajet.rollout.recorded import RecordedTask
 from ajet.rollout.watchdog import Board
 from ajet.tracker.breaks import Break, find_breaks
 from ajet.tracker.call import Exchange
@@ -52,6 +52,18 @@ class Fork:
     """The parent's record, or a demonstration; None once the episode has ended."""
     steered: bool = False
     """Whether the parent is of an earlier step, and all independent episodes of the group begin with these calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTask(Task):
+    """A task whose episodes took place before: no workflow runs and no judge is asked, `replay` says what happened. The backbones
+    learn from them like from those that they run."""
+
+    @abstractmethod
+    def replay(self, record: EpisodeRecord, member: int) -> WorkflowOutput | None:
+        """Add the calls of a member's episode to its record, with the logprobs and weight versions with which they were
+        sampled. Returns its output, whose reward counts; None if there is no such member."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

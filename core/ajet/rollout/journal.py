@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from ajet.capture.judge_calls import JudgeCall
 from ajet.capture.process.printed import Printed
-from ajet.rollout.episode import Episode, Fork, Plan
+from ajet.rollout.episode import Episode, Fork, Plan, RecordedTask
 from ajet.rollout.failures import Failure
-from ajet.rollout.recorded import RecordedTask
 from ajet.tracker.breaks import Break
 from ajet.tracker.call import Call, Exchange, MessageNode
 from ajet.tracker.record import EpisodeRecord, nodes_of_answer

@@ -15,9 +15,10 @@ from typing import Any, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
+from ajet import plugin_names
 from ajet.capture.answers import logprobs_for_client
 from ajet.capture.judge_calls import JudgeCall
-from ajet.interfaces import atif
+from ajet.interfaces.reader import is_trajectory
 from ajet.interfaces.wire import Answer, Refused
 from ajet.types import AjetError, ConfigError, FinishReason, Task
 from ajet.utils.files import write_whole
@@ -197,9 +198,10 @@ class Recording(_Part):
             ) from None
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{file}: not JSON ({error}). Record again, or restore the file.") from None
-        if atif.is_trajectory(data):
+        if is_trajectory(data):
+            atif = plugin_names.atif
             try:
-                data = {"recording": VERSION, "episodes": [_of_trajectory(data)]}
+                data = {"recording": VERSION, "episodes": [atif.recorded(data)]}
             except atif.UNREADABLE as error:
                 raise ConfigError(f"{file}: cannot be read as a trajectory in ATIF ({error!r}).") from None
         if not isinstance(data, dict) or "recording" not in data:
@@ -244,39 +246,6 @@ class Recording(_Part):
         raise AjetError(
             f"{episode or 'the recording'}: {len(matching)} episodes have this in their id. Name one: {some}."
         )
-
-
-def _of_trajectory(trajectory: Mapping[str, Any]) -> dict[str, Any]:
-    """A trajectory as `RecordedEpisode` reads it. One that another program wrote has its first question as the task."""
-    calls, told = list(atif.calls_of(trajectory)), trajectory.get("extra") or {}
-    name = str(trajectory.get("trajectory_id") or trajectory.get("session_id") or "trajectory")
-    asked = [dict(message) for message in calls[0].messages] if calls else []
-    task = told.get("task")
-    return {
-        "id": told.get("episode", name),
-        "group": name,
-        "task": task if isinstance(task, Mapping) else {"id": name, "messages": asked},
-        "calls": [_of_step(call) for call in calls],
-        "response": told.get("response"),
-        "verdict": {name: told.get(name) for name in ("reward", "is_success")} if "reward" in told else None,
-        **{name: told[name] for name in ("failure", "error") if name in told},
-    }
-
-
-def _of_step(call: atif.AtifCall) -> dict[str, Any]:
-    agent, metrics = call.trajectory["agent"], call.step.get("metrics") or {}
-    ids, logprobs = metrics.get("completion_token_ids"), metrics.get("logprobs")
-    return {
-        "agent": agent["name"],
-        "target": (call.trajectory.get("extra") or {}).get("target", "policy"),
-        "request": {"messages": list(call.messages), "tools": agent.get("tool_definitions") or []},
-        "reply": {
-            "message": call.answer,
-            "finish_reason": "tool_calls" if call.answer.get("tool_calls") else "stop",
-            "usage": {name: metrics.get(name) or 0 for name in ("prompt_tokens", "completion_tokens")},
-            "tokens": {"ids": ids, "logprobs": logprobs} if ids and logprobs else None,
-        },
-    }
 
 
 def _written(value: Any, depth: int) -> Iterator[str]:

@@ -17,10 +17,9 @@ from ajet.capture.process.printed import printed_by_episode
 from ajet.capture.replies import Replies
 from ajet.interfaces.judge import GroupJudge, Judge, RewardFromWorkflow, rounded
 from ajet.rollout.deadline import DeadlinePassed, within
-from ajet.rollout.episode import Episode, Plan
+from ajet.rollout.episode import Episode, Plan, RecordedTask
 from ajet.rollout.failures import Failure, FailureKind, judge_failure
 from ajet.rollout.groups import Groups, score, verdict_of
-from ajet.rollout.recorded import RecordedTask
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.watchdog import Board, watching
 from ajet.types import ContractBroken, JudgeOutput, Spent

@@ -11,8 +11,9 @@ from typing import Any
 
 from ajet import ConfigError
 from ajet.estimate.devices import GIB, Device, Gpus
-from ajet.estimate.shape import ModelShape, shape_of_config
+from ajet.estimate.shape import ModelShape
 from ajet.interfaces.helpers import nearest
+from ajet_advice.shapes import shape_of_config
 
 
 def _device(name: str, gib: int, gigabytes: float, teraflops: float) -> tuple[str, Device]:

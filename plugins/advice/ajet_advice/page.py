@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from ajet import Job
 from ajet.runs.check import spread, warnings_of
+from ajet.utils.statistics import Interval
 from ajet.utils.terminal import table
-from ajet.utils.wilson import Interval
 from ajet_advice.forecast.figures import ForecastFigures
 
 

@@ -12,12 +12,13 @@ from typing import Any
 from ajet import Algorithm, Backbone, ConfigError, find_recipe, model_source
 from ajet.estimate.devices import GIB, Gpus
 from ajet.estimate.layout import JobSizes, Layout
-from ajet.estimate.shape import ModelShape, UnknownFamily
+from ajet.estimate.shape import ModelShape
 from ajet.interfaces.progress import current_progress
 from ajet.job.config import JobConfig, Layers
 from ajet.job.parts import build_backbone, build_plugin
 from ajet_advice.cost import Cost
 from ajet_advice.known import read_shape
+from ajet_advice.shapes import UnknownFamily
 from ajet_advice.speed import Speed, speed
 
 MEAN_TOKENS = 1024

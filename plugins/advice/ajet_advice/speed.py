@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ajet.estimate.devices import Device
 from ajet.estimate.layout import JobSizes, Layout
-from ajet.estimate.memory import QUANTIZED
+from ajet.estimate.shape import QUANTIZED
 
 OPERATIONS_USED = (0.25, 0.55)
 """Lowest and highest share of a GPU's operations that training and long prompts usually reach."""

@@ -19,7 +19,7 @@ from ajet import (
     find_recipe,
 )
 from ajet.estimate.layout import JobSizes, Layout, StepPhase
-from ajet.estimate.memory import BFLOAT16, FLOAT32
+from ajet.estimate.shape import BFLOAT16, FLOAT32
 from ajet.interfaces.backbone import OPTIONAL_KEYS, Capabilities, Need, RunResult
 from ajet_local.cpu import crowded
 from ajet_local.demand import format_size, parse_size

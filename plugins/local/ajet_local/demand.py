@@ -1,7 +1,7 @@
 """The memory of a job on one device: the trainer, and the engine in the same process or in its own. What fits, and what would make a
 job fit.
 
-The formulas are those of `ajet.estimate.memory`. What is not set is chosen here: the cache of the engine is sized to what
+The formulas are those of `ajet_trees.memory`. What is not set is chosen here: the cache of the engine is sized to what
 the rest leaves, and activations are computed twice only where the job would not fit otherwise.
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 from ajet import ConfigError
 from ajet.estimate.devices import ASLEEP
 from ajet.estimate.layout import ModelSizes
-from ajet.estimate.memory import FLOAT32, Training
-from ajet.estimate.shape import ModelShape
+from ajet.estimate.shape import FLOAT32, ModelShape
 from ajet_trees.cost import LOGITS
+from ajet_trees.memory import Training
 
 MOST_TOKENS, FEWEST_TOKENS = 16384, 256
 """Bounds of a micro-batch's tokens if its size is chosen to fit. A longer sample is alone in one."""

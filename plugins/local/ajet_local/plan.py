@@ -11,13 +11,13 @@ import torch
 
 from ajet.interfaces.backbone import Need, Sample
 from ajet.interfaces.engine import Float32
-from ajet.learning.packing import pack, split
 from ajet_local.critic import ValueHead
 from ajet_local.rows import micro_batches, padded_size, shares_prefixes, trained_tokens
 from ajet_local.tokens import TrainedTokens
 from ajet_local.trees import has_trees, tree_tokens
 from ajet_trees.cost import PASS_BLOCKS, Flops
 from ajet_trees.models import ComputedTree
+from ajet_trees.packing import pack, split
 
 CPU_TOKENS = 2048
 """Target tokens of a forward pass on a CPU. More tokens overflow its caches, which is slower, and take memory: training

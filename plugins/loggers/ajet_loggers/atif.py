@@ -41,7 +41,7 @@ class Atif(Logger):
 
     def episode_end(self, event: EpisodeEnd) -> None:
         """Write the episode's file."""
-        from ajet.interfaces.atif import text_of, trajectory_of
+        from ajet_atif import text_of, trajectory_of
 
         trajectory = trajectory_of(event, self._config, "../images", prompt_ids=self.prompt_token_ids)
         folder = event.run_dir / FOLDER

@@ -11,7 +11,7 @@ from ajet import WorkflowOutput
 from ajet.chat.renderer import Chat
 from ajet.interfaces.algorithm import Algorithm
 from ajet.interfaces.engine import Int32
-from ajet.rollout.recorded import RecordedTask
+from ajet.rollout.episode import RecordedTask
 from ajet.tracker.record import EpisodeRecord
 from ajet_online.recall import restore
 from ajet_online.settings import OnlineSettings

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ajet import ConfigError
-from ajet.foreign.versions import platform_defaults
 from ajet.interfaces.helpers import nearest
 from ajet.learning.objective import objective
 from ajet.utils.keys import leaves, under
+from ajet_foreign.versions import platform_defaults
 from ajet_trinity.batches import RowLayout
 from ajet_trinity.settings import ALLOWED, FIXED, OPTIMIZER, REMOTE, put
 from ajet_trinity.spool import Spool

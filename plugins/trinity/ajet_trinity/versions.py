@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ajet.foreign.versions import Needed, Requirements
+from ajet_foreign.versions import Needed, Requirements
 
 NEEDED = (
     Needed("trinity-rft", ("0.6.0",), "pip install trinity-rft==0.6.0", exact=True),

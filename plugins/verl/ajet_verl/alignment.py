@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ajet import ConfigError
-from ajet.foreign.versions import platform_defaults
 from ajet.learning.objective import objective
 from ajet.utils.keys import leaves, under
+from ajet_foreign.versions import platform_defaults
 from ajet_verl import layout, lengths, lora, scale
 from ajet_verl.keys import ACTOR, DEFAULTS, ENGINES, FIXED, PLACED, ROLLOUT, TABLE, WITHOUT_EFFECT, WORKERS
 from ajet_verl.settings import VerlSettings, unknown

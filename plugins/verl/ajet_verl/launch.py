@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from ajet import AjetError, ConfigError, Task, model_source
 from ajet.interfaces.backbone import MachineFailed, RunResult
 from ajet.job.models import check_vocabulary
-from ajet.job.spec import JobSpec
 from ajet.learning.alarms import Alarm
 from ajet.learning.collapse import train_again
 from ajet.learning.loop import NotFinite
@@ -37,6 +36,7 @@ from ajet_verl.cluster import NAMESPACE, check_nodes, cluster, on_this_node, ray
 from ajet_verl.failures import cause_of, is_machine_failure, why
 from ajet_verl.lengths import architecture
 from ajet_verl.recorder import Event, Recorder, dumps, to_text
+from ajet_verl.spec import JobSpec
 from ajet_verl.survivors import end_servers
 
 if TYPE_CHECKING:

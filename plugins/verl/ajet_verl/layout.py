@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ajet import AjetError, ConfigError
 from ajet.interfaces.backbone import Sample
-from ajet.learning.packing import Neighbour, neighbours
+from ajet_trees.packing import Neighbour, neighbours
 from ajet_verl import scale
 from ajet_verl.keys import ACTOR, REF
 from ajet_verl.lengths import row_limit, sharing

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ajet import ConfigError
-from ajet.estimate.memory import BFLOAT16
+from ajet.estimate.shape import BFLOAT16
 from ajet_verl import lora
 from ajet_verl.keys import ACTOR, ENGINES, REF
 

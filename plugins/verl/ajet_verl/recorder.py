@@ -22,11 +22,11 @@ from ray.exceptions import RayError
 
 from ajet import Task
 from ajet.interfaces.backbone import Metrics
-from ajet.job.spec import JobSpec
 from ajet.rollout.journal import JournalLine
 from ajet.rollout.recorder import RunRecorder
 from ajet_lora.folders import FOLDER
 from ajet_verl.cluster import NAMESPACE
+from ajet_verl.spec import JobSpec
 
 LINES = "ajet_lines.pkl"
 """The file of verl's checkpoint with the lines of groups from which no step has learned."""

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from ajet import ConfigError, find_recipe
 from ajet.estimate.devices import ASLEEP, USABLE
 from ajet.estimate.layout import JobSizes, Layout, StepPhase
-from ajet.estimate.memory import BFLOAT16, FLOAT32, Training
+from ajet.estimate.shape import BFLOAT16, FLOAT32
 from ajet.utils.keys import leaves
+from ajet_trees.memory import Training
 from ajet_verl.keys import ACTOR, ROLLOUT
 from ajet_verl.lengths import GIB, MICRO_BATCH, USUAL, architecture
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from ajet import Finding
-from ajet.foreign.versions import Needed, Requirements
+from ajet_foreign.versions import Needed, Requirements
 
 NEEDED = (
     Needed("verl", ("0.9.1",), "pip install 'verl[vllm,cupy-cu130]==0.9.1'", exact=True),

@@ -24,12 +24,12 @@ from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.engine.utils import postprocess_batch_func
 
 from ajet.interfaces.backbone import Sample
-from ajet.learning.packing import pack
 from ajet.learning.settings import LoraSettings
 from ajet_lora.adapters import Adapters, prepare
 from ajet_lora.folders import FOLDER, saved_adapters
 from ajet_trees.head import Head, Predictions, head_of
 from ajet_trees.models import ComputedTree, difference, obstacle, over_trees, tree_inputs
+from ajet_trees.packing import pack
 from ajet_verl.images import VisionTower, sees
 from ajet_verl.layout import TREE
 from ajet_verl.lora import ADAPTER, ADAPTERS, of

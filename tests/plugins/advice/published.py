@@ -18,11 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ajet.estimate.layout import JobSizes, Layout, StepPhase
-from ajet.estimate.memory import BFLOAT16, FLOAT32, Training
-from ajet.estimate.shape import ModelShape, shape_of_config
+from ajet.estimate.shape import BFLOAT16, FLOAT32, ModelShape
 from ajet_advice.known import DEVICES, read_shape
+from ajet_advice.shapes import shape_of_config
 from ajet_advice.speed import Range, sampling_rate, speed
 from ajet_local.backbone import PASS_SECONDS
+from ajet_trees.memory import Training
 
 GB, GIB = 1e9, 1 << 30
 EVERY = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

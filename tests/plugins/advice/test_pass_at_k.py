@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from ajet.utils.wilson import wilson
+from ajet.utils.statistics import wilson
 from ajet_advice.forecast.figures import fitted, foreseen_signal, pass_at_k, signal
 
 

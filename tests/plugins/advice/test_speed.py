@@ -9,7 +9,7 @@ import pytest
 
 from ajet.estimate.devices import Gpus
 from ajet.estimate.layout import JobSizes, Layout, StepPhase
-from ajet.estimate.memory import QUANTIZED
+from ajet.estimate.shape import QUANTIZED
 from ajet.types import ConfigError
 from ajet_advice.known import DEVICES, named, parse_gpus, read_shape
 from ajet_advice.speed import (

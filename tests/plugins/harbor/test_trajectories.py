@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harbor.utils.trajectory_validator import TrajectoryValidator
 
-from ajet.interfaces.atif import text_of, trajectory_of
+from ajet_atif import text_of, trajectory_of
 from tests.ended import IMAGES, ended
 
 

@@ -15,7 +15,7 @@ from harbor.utils.trajectory_validator import TrajectoryValidator
 
 from ajet import load_run
 from ajet.cli import run_program
-from ajet.interfaces.atif import calls_of
+from ajet_atif import calls_of
 from tests.patience import PATIENCE
 from tests.plugins.harbor.conftest import Left
 from tests.ports import free_port

@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM, Qwen3Config  # noqa: E402
 
 from ajet.interfaces.progress import Silent  # noqa: E402
 from ajet.learning.algorithms import SFT  # noqa: E402
-from ajet.learning.packing import pack  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.types import Batch, GenerateRequest, Sample, Sampling, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
@@ -23,6 +22,7 @@ from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.rows import trained_tokens  # noqa: E402
 from ajet_local.trees import enable_trees, has_trees, tree_tokens  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
+from ajet_trees.packing import pack  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
 from tests.plugins.local import test_recurrent as recurrent  # noqa: E402
 

@@ -16,7 +16,6 @@ torch = pytest.importorskip("torch")
 
 from ajet.chat.images import Images  # noqa: E402
 from ajet.interfaces.progress import Silent, reporting_to  # noqa: E402
-from ajet.learning.packing import pack  # noqa: E402
 from ajet.types import AjetError, GenerateRequest, Image, Sample, Sampling, Span  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.modeling import load_model  # noqa: E402
@@ -24,6 +23,7 @@ from ajet_local.rows import trained_tokens  # noqa: E402
 from ajet_local.sight import ATTRIBUTE, Sight, check_sight, places, tree_places  # noqa: E402
 from ajet_local.trees import enable_trees, tree_tokens  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
+from ajet_trees.packing import pack  # noqa: E402
 from tests.processors import FAMILIES, picture, vision  # noqa: E402
 from tests.tiers import thinned  # noqa: E402
 

@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch")
 
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
-from ajet.estimate.memory import Training  # noqa: E402
 from ajet.interfaces.progress import Silent  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.types import AjetError, ConfigError  # noqa: E402
@@ -33,6 +32,7 @@ from ajet_local.demand import (  # noqa: E402  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
 from ajet_local.memory import free_memory, out_of_memory, resident, shape_of, shape_of_model  # noqa: E402
 from ajet_lora.adapters import Adapters  # noqa: E402
+from ajet_trees.memory import Training  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
 
 GiB = 1 << 30
@@ -371,7 +371,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from ajet.learning.algorithms import SFT
-from ajet.learning.packing import pack
+from ajet_trees.packing import pack
 from ajet.learning.settings import TrainSettings
 from ajet.interfaces.progress import Silent
 from ajet.types import Batch, Sample, Span

@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 
 from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
-from ajet.estimate.memory import Training  # noqa: E402
 from ajet.learning.settings import LoraSettings  # noqa: E402
 from ajet.types import AjetError, ConfigError, GenerateRequest, Image, Sampling  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
@@ -21,6 +20,7 @@ from ajet_local.one_pass import check_rows  # noqa: E402
 from ajet_local.row_scheduler import RowScheduler  # noqa: E402
 from ajet_local.rows import trained_tokens  # noqa: E402
 from ajet_lora.adapters import Adapters  # noqa: E402
+from ajet_trees.memory import Training  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
 from tests.plugins.local.test_trainer import make_sample  # noqa: E402
 from tests.tiers import fast  # noqa: E402

@@ -26,7 +26,6 @@ from ajet.learning.algorithms import GRPO  # noqa: E402
 from ajet.learning.credit import batch_advantages  # noqa: E402
 from ajet.learning.critic import estimated  # noqa: E402
 from ajet.learning.objective import objective  # noqa: E402
-from ajet.learning.packing import pack, split  # noqa: E402
 from ajet.learning.pairs import paired  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.plugins import load_plugins  # noqa: E402
@@ -42,6 +41,7 @@ from ajet_trees import attention  # noqa: E402
 from ajet_trees.attention import CHUNK, TreeLayout, _TreeAttention, masked_attention  # noqa: E402
 from ajet_trees.head import head_of  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
+from ajet_trees.packing import pack, split  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
 from tests.tiers import fast, thinned  # noqa: E402
 
@@ -622,7 +622,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 from ajet.learning.algorithms import SFT
-from ajet.learning.packing import pack
+from ajet_trees.packing import pack
 from ajet.types import Batch, Sample, Span
 from ajet_local.engine import LocalEngine
 from ajet_local.trainer import LocalTrainer

@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ajet.capture.answers import _joined  # noqa: E402
-from ajet.learning.packing import pack  # noqa: E402
 from ajet.tracker.record import check_generation, joined_kept  # noqa: E402
 from ajet.types import Batch, GenerateRequest, Kept, Sample, Sampling, Span  # noqa: E402
 from ajet_local.rows import trained_tokens  # noqa: E402
@@ -18,6 +17,7 @@ from ajet_local.trainer import LocalTrainer  # noqa: E402
 from ajet_local.trees import enable_trees, tree_tokens  # noqa: E402
 from ajet_trees import head as heads  # noqa: E402
 from ajet_trees.models import ComputedTree  # noqa: E402
+from ajet_trees.packing import pack  # noqa: E402
 from tests.tiers import thinned  # noqa: E402
 
 WAYS = [{"top_k": 3}, {"top_p": 0.8}, {"min_p": 0.2}, {"top_k": 5, "top_p": 0.7, "min_p": 0.1}]

@@ -12,7 +12,7 @@ import pytest
 from ajet import ConfigError, Task
 from ajet.interfaces.reader import read_all
 from ajet_readers import Traces
-from ajet_readers.traces.atif import calls_of
+from ajet_readers.traces.sources import trajectory_calls
 
 TRAJECTORY: dict[str, Any] = {
     "schema_version": "ATIF-v1.7",
@@ -51,7 +51,7 @@ def trajectory(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_call_has_the_messages_of_the_steps_before_it() -> None:
-    first, second = calls_of(TRAJECTORY)
+    first, second = trajectory_calls(TRAJECTORY)
     assert [m["role"] for m in first.messages] == ["system", "user"]
     assert [m["role"] for m in second.messages] == ["system", "user", "assistant", "tool", "assistant"]
     assert second.messages[2:4] == (
@@ -92,7 +92,7 @@ def test_lines_of_trajectories_are_read_and_feedback_finds_them(tmp_path: Path) 
 def test_what_was_copied_from_an_earlier_trajectory_is_context_only() -> None:
     steps = deepcopy(TRAJECTORY["steps"])
     steps[2]["is_copied_context"] = True
-    (call,) = calls_of(trajectory(steps=steps))
+    (call,) = trajectory_calls(trajectory(steps=steps))
     assert call.answer == {"role": "assistant", "content": "Two."} and len(call.messages) == 5
 
 
@@ -102,13 +102,13 @@ def test_an_agent_without_tool_calls_is_told_what_came_of_its_step_by_the_user()
         {"step_id": 2, "source": "agent", "message": "ls", "observation": {"results": [{"content": "a"}]}},
         {"step_id": 3, "source": "agent", "message": "One file."},
     ]
-    *_, last = calls_of(trajectory(steps=steps))
+    *_, last = trajectory_calls(trajectory(steps=steps))
     assert last.messages[-1] == {"role": "user", "content": "a"}
 
 
 def test_calls_of_subagents_are_of_the_same_trace(tmp_path: Path) -> None:
     inner = trajectory(trajectory_id="inner", agent={"name": "searcher", "version": "1"})
-    calls = list(calls_of(trajectory(subagent_trajectories=[inner])))
+    calls = list(trajectory_calls(trajectory(subagent_trajectories=[inner])))
     assert {call.trace for call in calls} == {"t-1"}
     assert [call.span for call in calls] == ["3", "5", "inner/3", "inner/5"]
 
@@ -117,7 +117,7 @@ def test_subagents_of_subagents_are_read_and_odd_times_do_no_harm() -> None:
     steps = [{"step_id": 1, "source": "agent", "message": "Done.", "timestamp": 10**400}]
     innermost = trajectory(trajectory_id="innermost", steps=steps)
     inner = trajectory(trajectory_id="inner", steps=steps, subagent_trajectories=[innermost])
-    calls = calls_of(trajectory(steps=steps, subagent_trajectories=[inner]))
+    calls = trajectory_calls(trajectory(steps=steps, subagent_trajectories=[inner]))
     assert [call.span for call in calls] == ["1", "inner/1", "inner/innermost/1"]
 
 

@@ -20,12 +20,12 @@ import yaml
 from ajet.job.config import Layers
 from ajet.job.job import Job
 from ajet.job.prepare import prepare
-from ajet.job.spec import JobSpec
 from ajet.learning.batch import TokenSelection
 from ajet.rollout.episode import Episode, Plan
 from ajet.tracker.call import Call
 from ajet.tracker.record import EpisodeRecord, as_ids
 from ajet.types import Generation, Task, WorkflowOutput
+from ajet_verl.spec import JobSpec
 
 GROUP = 3
 TIMELINES = (1, 3, 9)

@@ -24,7 +24,6 @@ from verl.workers.rollout.router import GlobalRequestLoadBalancer
 from ajet.job.job import Job
 from ajet.job.layers import job_layers
 from ajet.job.prepare import prepare
-from ajet.job.spec import JobSpec
 from ajet_local.starter.calculator import Calculator
 from ajet_verl.alignment import RunPaths, compose
 from ajet_verl.cluster import NAMESPACE, end_ray, start_ray
@@ -34,6 +33,7 @@ from ajet_verl.manager import EpisodeManager
 from ajet_verl.plugin import Verl
 from ajet_verl.recorder import Recorder, from_text, to_text
 from ajet_verl.rows import PARTITION
+from ajet_verl.spec import JobSpec
 
 CONTEXT = 4096
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's processes cannot import this file

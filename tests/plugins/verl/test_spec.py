@@ -11,7 +11,7 @@ from tests.patience import PATIENCE
 SCRIPT = """
 import ajet
 from ajet.job.prepare import prepare
-from ajet.job.spec import JobSpec
+from ajet_verl.spec import JobSpec
 from ajet.runs.jobs import job_of
 from ajet_verl.recorder import dumps, to_text
 

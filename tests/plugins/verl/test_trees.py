@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from ajet.learning.packing import pack
 from ajet.types import AjetError, ConfigError, Sample
 from ajet_trees.cost import Flops
+from ajet_trees.packing import pack
 from ajet_verl import layout
 from ajet_verl.alignment import RunPaths, compose
 from ajet_verl.layout import PADDING, TreeChoice, TreeRows, lay_out_trees

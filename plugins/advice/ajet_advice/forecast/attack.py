@@ -18,7 +18,7 @@ from ajet import EpisodeView, Job, Judge, JudgeOutput, Task, WorkflowOutput, pas
 from ajet.interfaces.helpers import called
 from ajet.rollout.deadline import within
 from ajet.rollout.episode import Episode
-from ajet.utils.wilson import wilson
+from ajet.utils.statistics import wilson
 
 MOST_TASKS = 12
 FULL = 0.5

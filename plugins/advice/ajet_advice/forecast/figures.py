@@ -14,7 +14,7 @@ from typing import Any
 
 from ajet.rollout.episode import Episode
 from ajet.runs.check import Report
-from ajet.utils.wilson import Interval, wilson
+from ajet.utils.statistics import Interval, wilson
 from ajet_advice.cost import Cost
 from ajet_advice.forecast.attack import Hole
 from ajet_advice.forecast.noise import Gradient, JudgeNoise

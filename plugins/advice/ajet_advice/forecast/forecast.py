@@ -13,7 +13,7 @@ from ajet.rollout.groups import judged_groups
 from ajet.runs.check import Report, examined
 from ajet.runs.runtime import Runtime
 from ajet.utils import asyncrun
-from ajet.utils.wilson import Interval
+from ajet.utils.statistics import Interval
 from ajet_advice.cost import Cost
 from ajet_advice.forecast.attack import Hole, attack
 from ajet_advice.forecast.causes import LEAST_SIGNAL, causes_of, suggestions_of

@@ -22,7 +22,7 @@ from ajet.learning.loop import Ruined
 from ajet.rollout.recorder import METRICS, live_lines
 from ajet.runs.alarms import recorded_alarms
 from ajet.runs.runtime import trainer_of
-from ajet.utils.wilson import Interval
+from ajet.utils.statistics import Interval
 
 GROWTH, GROWTH_FACTOR = 0.08, 3.2
 """How much the log-odds of success rise in a training step: the geometric mean of the 28 recorded runs of the examples

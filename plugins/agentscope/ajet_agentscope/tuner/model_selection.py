@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from ajet import AjetError, ConfigError
-from ajet.reports.comparison import Comparison, Outcome, compare, describe_comparison, verdict
 from ajet.types import Spent
 from ajet_agentscope.tuner.config import (
     DatasetConfig,
@@ -26,6 +25,7 @@ from ajet_agentscope.tuner.config import (
     ours,
 )
 from ajet_agentscope.tuner.prompt_tune import check_parameters
+from ajet_selection.comparison import Comparison, Outcome, compare, describe_comparison, verdict
 
 M = TypeVar("M", bound=BaseModel)
 log = logging.getLogger("ajet.tuner")

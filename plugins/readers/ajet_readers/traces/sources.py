@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import ajet_atif
 from ajet import ConfigError
-from ajet.interfaces import atif
-from ajet.interfaces.reader import content_id
+from ajet.interfaces.reader import content_id, is_trajectory
 from ajet_readers.jsonl import parse_line, read_lines
-from ajet_readers.traces.atif import calls_of
 from ajet_readers.traces.feedback import Scale, read_feedback
 from ajet_readers.traces.spans import (
     EVALUATION,
@@ -23,7 +22,7 @@ from ajet_readers.traces.spans import (
     status_failed,
 )
 from ajet_readers.traces.studio import read_studio
-from ajet_readers.traces.trace import TraceContents, TracedCall, text_of
+from ajet_readers.traces.trace import Program, TraceContents, TracedCall, text_of
 
 Format = Literal["studio", "otel", "atif", "openai"]
 _SUFFIXES = {".jsonl", ".ndjson", ".json", ".gz", ".db", ".sqlite", ".sqlite3", ".log"}
@@ -58,7 +57,7 @@ def _reader_of(file: Path) -> Callable[[Path, TraceContents, Scale], None]:
         if opened.read(len(_SQLITE)) == _SQLITE:
             return read_studio
     for _, record in _records(file):
-        if atif.is_trajectory(record):
+        if is_trajectory(record):
             return _atif
         spans = {"resourceSpans", "resourceLogs", "spans", "context", "span_id", "spanId"} & set(record)
         return _otel if spans else _openai
@@ -158,9 +157,31 @@ def _atif(file: Path, contents: TraceContents, scale: Scale) -> None:
     """Read trajectories: one object, a list, or one in each line."""
     for place, record in _records(file):
         try:
-            contents.calls += calls_of(record)
-        except atif.UNREADABLE as error:
+            contents.calls += trajectory_calls(record)
+        except ajet_atif.UNREADABLE as error:
             raise ConfigError(f"{place}: cannot be read as a trajectory in ATIF ({error!r}).") from None
+
+
+def trajectory_calls(trajectory: Mapping[str, Any]) -> Iterator[TracedCall]:
+    """The calls of a trajectory and of those embedded in it. Raises one of `ajet_atif.UNREADABLE` for anything else."""
+    identity = str(
+        trajectory.get("trajectory_id") or trajectory.get("session_id") or content_id(dict(trajectory))
+    )
+    of, time = None, 0.0  # traces sort their calls by it, and a step need not have one
+    for call in ajet_atif.calls_of(trajectory):
+        one, agent = call.trajectory, call.trajectory["agent"]
+        began = seconds(call.step.get("timestamp"))
+        of, time = one, max(time, began) if one is of else began
+        yield TracedCall(
+            identity,
+            call.name,
+            time,
+            call.messages,
+            call.answer,
+            str(call.step.get("model_name") or agent.get("model_name") or ""),
+            names=frozenset(str(one[name]) for name in ("trajectory_id", "session_id") if one.get(name)),
+            program=Program(str(agent["name"]), str(one.get("session_id") or "")),
+        )
 
 
 # --------------------------------------------------------------------------- logs of OpenAI calls

@@ -1,6 +1,6 @@
 """Models that were evaluated on the same tasks, in numbers: means with standard errors, and which is the best.
 
-Takes the figures of each model's episodes, from the folder of `ajet.runs.selection` or from anywhere else. An episode
+Takes the figures of each model's episodes, from the folder of `ajet_selection.selection` or from anywhere else. An episode
 belongs to a task: episodes of one task are averaged first, and standard errors and tests are over tasks, because episodes
 of one task are alike.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ajet.rollout.recorder import JOURNAL, live_lines
-from ajet.runs.selection import read_models
 from ajet.types import Spent
-from ajet.utils.paired import holm, mean_and_error, sign_flip
+from ajet.utils.statistics import holm, mean_and_error, sign_flip
 from ajet.utils.terminal import table
+from ajet_selection.selection import read_models
 
 LEVEL = 0.05
 """A difference is significant if its p-value is below this."""

@@ -1,7 +1,7 @@
 """Several models on the same tasks, with the same judge and seeds: runs them one after the other into one folder.
 
 Takes a job and candidates, and writes ``models.json`` and a run folder for each candidate into a new run folder. What these
-say of the models is in `ajet.reports.comparison`. A model that fails leaves the others as they are, and finished episodes
+say of the models is in `ajet_selection.comparison`. A model that fails leaves the others as they are, and finished episodes
 are not run again when the comparison is resumed.
 """
 

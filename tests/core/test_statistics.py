@@ -8,9 +8,9 @@ import random
 import numpy as np
 import pytest
 
-from ajet.reports.comparison import Comparison, Outcome, compare
 from ajet.types import Spent
-from ajet.utils.paired import first_and_last, holm, mean_and_error, sign_flip, student
+from ajet.utils.statistics import first_and_last, holm, mean_and_error, sign_flip, student
+from ajet_selection.comparison import Comparison, Outcome, compare
 
 DARWIN = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
 """Heights of cross-fertilised maize less those of self-fertilised, in eighths of an inch: the example for which Fisher
@@ -26,7 +26,7 @@ def test_a_mean_has_the_standard_error_of_the_textbook() -> None:
 def test_fishers_own_example_has_his_p_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """He counts 863 of 32,768 combinations in each direction."""
     assert sign_flip(DARWIN) == 2 * 863 / 32768
-    monkeypatch.setattr("ajet.utils.paired.ALL_SIGNS", 14)
+    monkeypatch.setattr("ajet.utils.statistics.ALL_SIGNS", 14)
     assert sign_flip(DARWIN) == pytest.approx(2 * 863 / 32768, abs=0.005)  # drawn
 
 

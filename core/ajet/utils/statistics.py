@@ -1,6 +1,7 @@
-"""Whether a mean differs from another by more than chance: standard errors, tests of pairs and of a sequence, and several at once.
+"""Whether a mean differs from another by more than chance: standard errors, intervals, tests of pairs and of a sequence, and several
+at once.
 
-The test is Fisher's randomisation test for pairs (R. A. Fisher, The Design of Experiments, 1935, section 21), also called
+The test of pairs is Fisher's randomisation test for pairs (R. A. Fisher, The Design of Experiments, 1935, section 21), also called
 sign-flip permutation test: if two models are alike, each difference of a pair is as likely to have the other sign. It
 assumes no distribution and is exact for any number of pairs. The same holds for a sequence in which nothing changes: its values
 are as likely in any other order (E. J. G. Pitman, Significance tests which may be applied to samples from any populations,
@@ -22,6 +23,10 @@ DRAWS = 20_000
 ORDERS = 2_000
 """Orders drawn of a sequence."""
 _AT_ONCE = 2_000
+Z = 1.96
+"""Standard errors of an interval that holds in 95 % of cases."""
+Interval = tuple[float, float, float]
+"""An estimate, and the lower and upper end of its interval."""
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
@@ -34,6 +39,18 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
         return mean, None
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     return mean, math.sqrt(variance / len(values))
+
+
+def wilson(mean: float, n: float, z: float = Z) -> Interval:
+    """A mean of ``n`` independent values from 0 to 1, with its interval. For values between 0 and 1 it is too wide rather
+    than too narrow, because their variance is at most ``mean · (1 - mean)``. It is also right where all values are equal
+    (E. B. Wilson, Probable inference, the law of succession, and statistical inference, Journal of the American Statistical
+    Association 22, 1927)."""
+    if n <= 0:
+        return mean, 0.0, 1.0
+    centre = (mean + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(max(mean * (1 - mean), 0.0) / n + z * z / (4 * n * n))
+    return mean, max(0.0, centre - half), min(1.0, centre + half)
 
 
 def sign_flip(differences: Sequence[float], seed: int = 0) -> float:
@@ -70,7 +87,7 @@ def first_and_last(values: Sequence[float], count: int, seed: int = 0) -> float:
     return float((np.count_nonzero(np.abs(orders @ signs) >= far) + 1) / (ORDERS + 1))
 
 
-def student(freedom: int, z: float = 1.96) -> float:
+def student(freedom: int, z: float = Z) -> float:
     """Standard errors of an interval that holds in 95 % of cases, where the error is known with so many degrees of freedom:
     Student's t, by the expansion of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5."""
     terms = (

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ajet.types import ConfigError, Finding
+from ajet import ConfigError, Finding
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ajet.estimate.shape import ModelShape
-
-FLOAT32 = 4
-BFLOAT16 = 2
-QUANTIZED = 0.516
-"""Bytes of a weight in 4 bits with double quantization: 4 bits, and 0.127 bits for the constants of its block (Dettmers et al.,
-arXiv:2305.14314, section 3)."""
+from ajet.estimate.shape import FLOAT32, QUANTIZED, ModelShape
 
 EIGHT_BITS = 1 + FLOAT32 / 256
 """Bytes of a moment in 8 bits, which shares a scale with its block of 256 (Dettmers et al., arXiv:2110.02861)."""

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ajet import ChatModelPlugin, Run
 from ajet.api.calling import anywhere, awaitable
 from ajet.api.jobs import AnyChatModel, AnyJudge, AnyPath, AnyTasks, prepared
-from ajet.api.results import Run
-from ajet.interfaces.engine import ChatModelPlugin
 from ajet.job.config import Layers
-from ajet.reports.comparison import (
+from ajet.runs.jobs import evaluate_layers
+from ajet_selection.comparison import (
     Comparison,
     ModelFigures,
     RewardDifference,
     describe_comparison,
     read_comparison,
 )
-from ajet.runs.jobs import evaluate_layers
-from ajet.runs.selection import (
+from ajet_selection.selection import (
     ModelCandidate,
     chat_candidate,
     checked,
@@ -96,6 +96,7 @@ def select_model(
     episodes: int | None = None,
     repeats: int | None = None,
     seed: int | None = None,
+    memory_limit: str | None = None,
     run_dir: AnyPath | None = None,
     resume: AnyPath | None = None,
     services: Sequence[str] = (),
@@ -111,12 +112,17 @@ def select_model(
     """
     given = locals()
     layers = evaluate_layers(given, several=True)
-    with prepared(layers, given) as (ready, _):
+    with prepared(layers, given) as (ready, lines):
         if resume is not None and not models:
             candidates = resumed_candidates(layers, Path(resume).expanduser().resolve())
         else:
             candidates = checked(_candidates(layers, models), "models=")
-        return Selection(compare_models(ready, candidates))
+        try:
+            return Selection(compare_models(ready, candidates))
+        except KeyboardInterrupt:
+            folder = lines.run_dir
+            where = f"; resume with: ajet eval --resume {shlex.quote(str(folder))}" if folder else ""
+            raise KeyboardInterrupt(f"interrupted{where}") from None
 
 
 def _candidates(layers: Layers, models: Sequence[AnyModel] | Mapping[str, AnyModel]) -> list[ModelCandidate]:

@@ -1,142 +1,26 @@
-"""Trajectories in ATIF, the format of Harbor's agents: an episode written as one, and the chats of any that is read.
-
-A trajectory is one conversation: a step for each message, and results of tools within the step that called them. What an episode
-said in other conversations (a subagent's, or one that took another course) is embedded as further trajectories. Messages that one
-of them has from another are copied context there, so each answer counts once. What the format has no place for is in
-``extra["ajet"]``, and is read from there.
-"""
+"""An episode as a trajectory in ATIF."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
+from ajet import Task
 from ajet.chat.messages import BadMessage, normalise
 from ajet.interfaces.events import EpisodeCall, EpisodeEnd
 from ajet.interfaces.spans import model_of
 from ajet.tracker.timelines import Timeline
-from ajet.types import Span, Task
+from ajet.types import Span
+from ajet_atif.reading import OURS, ROLES, Message, Trajectory
 
 WRITTEN = "ATIF-v1.7"
 """The version that is written. All versions to 1.8 are read."""
-UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading raises for anything else."""
-
-Message = Mapping[str, Any]
-Trajectory = Mapping[str, Any]
-_SOURCES = {"system": "system", "user": "user", "assistant": "agent"}
-_ROLES = {source: role for role, source in _SOURCES.items()}
-_OURS = "ajet"
-
-
-# --------------------------------------------------------------------------- reading
-
-
-@dataclass(frozen=True, slots=True)
-class AtifCall:
-    """A step of an agent that a model took, as a call: its messages are those of the steps before it."""
-
-    trajectory: Trajectory
-    """The trajectory, or one embedded in it, whose step it is."""
-    name: str
-    """Unique in the outermost trajectory."""
-    step: Mapping[str, Any]
-    messages: tuple[Message, ...]
-    """In the chat completions form. An image is an ``image_url`` with the path or the address that the file names."""
-    answer: Message
-
-
-def is_trajectory(record: Any) -> bool:
-    """Whether a value from a JSON file is a trajectory."""
-    return isinstance(record, Mapping) and str(record.get("schema_version")).startswith("ATIF")
-
-
-def calls_of(trajectory: Trajectory) -> Iterator[AtifCall]:
-    """The calls of a trajectory and of those embedded in it. Raises one of `UNREADABLE` for anything else."""
-    for prefix, one in _with_embedded(trajectory, ""):
-        messages: list[Message] = []
-        for step in one["steps"]:
-            answer, *results = _messages(step)
-            if _is_call(step):
-                yield AtifCall(one, f"{prefix}{step['step_id']}", step, tuple(messages), answer)
-            messages += [answer, *results]
-
-
-def transcripts_of(trajectory: Trajectory) -> Iterator[tuple[str, list[Message], Sequence[Message]]]:
-    """(name, messages, tools) of a trajectory and of those embedded in it that have a call. Answers of no call have ``weight: 0``.
-    Raises one of `UNREADABLE` for anything else."""
-    for prefix, one in _with_embedded(trajectory, ""):
-        chat: list[Message] = []
-        for step in one["steps"]:
-            answer, *results = _messages(step)
-            context = {"weight": 0} if answer["role"] == "assistant" and not _is_call(step) else {}
-            chat += [{**answer, **context}, *results]
-        if any(_is_call(step) for step in one["steps"]):
-            yield prefix.rstrip("/"), chat, one["agent"].get("tool_definitions") or ()
-
-
-def _with_embedded(trajectory: Trajectory, prefix: str) -> Iterator[tuple[str, Trajectory]]:
-    yield prefix, trajectory
-    for inner in trajectory.get("subagent_trajectories") or ():
-        yield from _with_embedded(inner, f"{prefix}{inner['trajectory_id']}/")
-
-
-def _is_call(step: Mapping[str, Any]) -> bool:
-    """A step that was copied is a call of another trajectory; one without a call to a model is the program's own."""
-    return step["source"] == "agent" and not step.get("is_copied_context") and step.get("llm_call_count") != 0
-
-
-def _messages(step: Mapping[str, Any]) -> Iterator[Message]:
-    """What a step says, then what came of it: results of its tool calls, or what an agent without tool calls is told as a user's
-    message. As some of Harbor's agents write them, results may name no call, and reasoning may repeat the message."""
-    said: dict[str, Any] = {"role": _ROLES[step["source"]], "content": _content(step["message"])}
-    thoughts = step.get("reasoning_content")
-    if thoughts and thoughts != said["content"]:
-        said["reasoning_content"] = thoughts
-    if calls := step.get("tool_calls"):
-        said["tool_calls"] = [_read_call(call) for call in calls]
-    yield said | _kept(step)
-    results = (step.get("observation") or {}).get("results") or ()
-    named = {result.get("source_call_id") for result in results}
-    unnamed = [call["id"] for call in said.get("tool_calls", ()) if call["id"] not in named]
-    for result in results:
-        content, kept = _content(result.get("content")), _kept(result)
-        if call := result.get("source_call_id") or (unnamed.pop(0) if unnamed else ""):
-            yield {"role": "tool", "tool_call_id": call, "content": content} | kept
-        elif content:
-            yield {"role": "user", "content": content} | kept
-
-
-def _read_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = json.dumps(call["arguments"], ensure_ascii=False)
-    function = {"name": call["function_name"], "arguments": arguments} | _kept(call)
-    return {"id": call["tool_call_id"], "type": "function", "function": function}
-
-
-def _content(content: Any) -> str | list[Message]:
-    """Text, or with images a list of parts."""
-    if not isinstance(content, list):
-        return content if isinstance(content, str) else ""
-    if all(part["type"] != "image" for part in content):
-        return "\n".join(part["text"] for part in content if part["type"] == "text")
-    return [
-        {"type": "image_url", "image_url": {"url": part["source"]["path"]}}
-        if part["type"] == "image"
-        else part
-        for part in content
-    ]
-
-
-def _kept(part: Mapping[str, Any]) -> dict[str, Any]:
-    return dict((part.get("extra") or {}).get(_OURS) or {})
-
-
-# --------------------------------------------------------------------------- writing
+_SOURCES = {role: source for source, role in ROLES.items()}
 
 
 def trajectory_of(
@@ -328,7 +212,7 @@ def _written_call(call: Message) -> dict[str, Any]:
         "arguments": arguments or {},
     }
     if arguments is None:
-        written["extra"] = {_OURS: {"arguments": function.get("arguments") or ""}}
+        written["extra"] = {OURS: {"arguments": function.get("arguments") or ""}}
     return written
 
 
@@ -345,7 +229,7 @@ def _object(text: str) -> dict[str, Any] | None:
 def _extra(message: Message, fits: Sequence[str]) -> dict[str, Any]:
     """The fields of a message that have no place in the format."""
     kept = {name: value for name, value in message.items() if name not in fits}
-    return {"extra": {_OURS: kept}} if kept else {}
+    return {"extra": {OURS: kept}} if kept else {}
 
 
 def _told(task: Task) -> dict[str, Any]:
