@@ -224,7 +224,7 @@ class VerlEngine:
         pictures: list[Picture] = []
         if self.vision:
             prompt, pictures = await asyncio.to_thread(self._unexpanded, self.vision, request)
-        params = {
+        params: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or -1,
