@@ -280,6 +280,11 @@ def test_n_choices_are_one_branch_each(bench, tokenizer, sdk) -> None:
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"functions": [{"name": "add"}]}, "functions"),
         ({"function_call": "auto"}, "function_call"),
+        ({"messages": [{"role": "assistant", "audio": {"id": "a"}}, *USER]}, "messages.audio"),
+        (
+            {"messages": [{"role": "assistant", "function_call": {"name": "f"}}, *USER]},
+            "messages.function_call",
+        ),
         ({"web_search_options": {"x": 1}}, "web_search_options"),
         ({"stream": True, "stream_options": {"every": 5}}, "stream_options.every"),
     ],

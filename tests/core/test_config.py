@@ -93,6 +93,11 @@ def test_true_is_no_number(key: str) -> None:
     assert f"1: train.{key}: expected a number (found True)" in refused({"train": {key: True}})
 
 
+@pytest.mark.parametrize("key", ["learning_rate", "max_grad_norm"])
+def test_nan_is_no_number(key: str) -> None:
+    assert f"1: train.{key}: expected a number (found nan)" in refused({"train": {key: float("nan")}})
+
+
 @pytest.mark.parametrize("judge", [["exact", "math"], ("exact",)])
 def test_a_list_of_judges_is_refused_with_the_one_that_adds_them_up(judge: Any) -> None:
     assert "{type: combine, parts: {" in refused({"judge": judge})

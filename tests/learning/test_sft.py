@@ -158,6 +158,14 @@ def test_other_unicode_line_ends_inside_a_text_end_no_line(tmp_path: Path, end: 
             '{"messages": [{"role": "asistant", "content": "2"}]}',
             "has the role 'asistant'; known: system, user",
         ),
+        (
+            '{"messages": [{"role": "assistant", "content": "2", "weight": 0.5}]}',
+            "has the weight 0.5; write 0",
+        ),
+        (
+            '{"messages": [{"role": "assistant", "content": "2", "weight": "0"}]}',
+            "has the weight '0'; write 0",
+        ),
         ('{"messages": []}', "no assistant message"),
         ('{"messages": [{"role": "user", "content": "?"}]}', "no assistant message"),
         (

@@ -119,3 +119,17 @@ def test_the_page_contains_the_images_and_loads_nothing(bench: Any, tmp_path: Pa
     written = page(summarise(run, run_credit(run)), [report_of(tmp_path)], everything=True)
     assert written.count("<img alt='image ") == 3
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in written
+
+
+def test_the_page_contains_no_file_to_which_a_link_in_the_place_of_an_image_leads(
+    bench: Any, tmp_path: Path
+) -> None:
+    recorded(bench, tmp_path)
+    secret = tmp_path / "secret"
+    secret.write_text("it is 42")
+    for image in (tmp_path / "images").iterdir():
+        image.unlink()
+        image.symlink_to(secret)
+    run = read_run(tmp_path)
+    written = page(summarise(run, run_credit(run)), [report_of(tmp_path)], everything=True)
+    assert "<img" not in written and written.count(": its file holds something else") == 3

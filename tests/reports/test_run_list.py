@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import yaml
 
 import ajet
 from ajet.cli import run_program
+from ajet.reports.run_list import RunLine, run_line
 from ajet.runs.run_state import note_end
 from ajet.types import AjetError
+from tests.patience import PATIENCE
 
 
 def write(folder: Path, name: str, run: dict[str, Any] | None = None, backbone: str = "local") -> Path:
@@ -102,3 +106,17 @@ def test_a_run_that_cannot_be_read_is_listed_as_such(runs: Path, capsys: pytest.
     assert run_program(["list", str(runs), "--json"]) == 0
     (line,) = [line for line in json.loads(capsys.readouterr().out) if line["run"].endswith("b")]
     assert line["state"] == "unreadable" and "job.yaml:2: not YAML" in line["why"]
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "episodes.jsonl", "running.json", "ended.json", "job.yaml"]
+)
+def test_a_pipe_in_the_place_of_a_file_hangs_no_list(runs: Path, name: str) -> None:
+    file = runs / "20250102-000000-b" / name
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    reader = threading.Thread(target=lambda: lines.append(run_line(file.parent)), daemon=True)
+    lines: list[RunLine] = []
+    reader.start()
+    reader.join(PATIENCE)
+    assert lines and (name in ("episodes.jsonl", "job.yaml") or "is not a plain file" in lines[0].why)

@@ -113,6 +113,11 @@ def checked_transcript(messages: Sequence[Mapping[str, Any]], tools: Any, where:
             raise ConfigError(
                 where, f"a message has the role {message.get('role')!r}; known: {', '.join(_ROLES)}."
             )
+        if not (message.get("weight") is None or message["weight"] in (0, 1)):
+            raise ConfigError(
+                where,
+                f"a message has the weight {message['weight']!r}; write 0, for context, or 1, to learn it.",
+            )
     if not any(m["role"] == "assistant" and m.get("weight") != 0 for m in messages):
         raise ConfigError(where, "has no assistant message to learn.")
     if not isinstance(tools, list | tuple) or not all(isinstance(tool, dict) for tool in tools):

@@ -7,6 +7,7 @@ network access.
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -183,10 +184,13 @@ def _message(line: ChatLine) -> str:
 
 
 def _image(path: Path) -> str:
-    """An image in the page itself, which loads nothing."""
-    data = base64.b64encode(path.read_bytes()).decode()
+    """An image in the page itself, which loads nothing. A file with the name of an image may be a link to any other."""
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != path.stem:
+        return f"<p>image {_text(path.stem[:8])}: its file holds something else</p>"
+    encoded = base64.b64encode(data).decode()
     kind = path.suffix.removeprefix(".")
-    return f"<p><img alt='image {_text(path.stem[:8])}' src='data:image/{kind};base64,{data}'></p>"
+    return f"<p><img alt='image {_text(path.stem[:8])}' src='data:image/{kind};base64,{encoded}'></p>"
 
 
 # --------------------------------------------------------------------------- tokens

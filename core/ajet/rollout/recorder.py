@@ -24,7 +24,7 @@ from ajet.rollout.episode import Episode
 from ajet.rollout.image_folder import IMAGES, ImageFolder
 from ajet.rollout.journal import JournalLine
 from ajet.types import AjetError, Batch, Metrics
-from ajet.utils.files import sync, writing
+from ajet.utils.files import plain, sync, writing
 
 Line = TypeVar("Line")
 JOURNAL, METRICS, PASS_RATES = "episodes.jsonl", "metrics.jsonl", "pass_rates.jsonl"
@@ -222,7 +222,7 @@ def surviving(
 
 def _placed(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The lines of a file, and the bytes at which they begin."""
-    if not path.exists():
+    if not plain(path).exists():
         return
     with path.open("rb") as file:
         end = 0

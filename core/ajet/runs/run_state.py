@@ -14,7 +14,7 @@ from pathlib import Path
 from ajet.rollout.recorder import JOURNAL, METRICS
 from ajet.runs.run_dir import RUNNING
 from ajet.types import AjetError
-from ajet.utils.files import write_whole
+from ajet.utils.files import plain, write_whole
 
 ENDED = "ended.json"
 """How a run that trains has ended, since it was last started."""
@@ -54,7 +54,7 @@ def note_end(run_dir: Path, error: BaseException | None, said: str = "") -> None
 def state_of(run_dir: Path, steps: int, wanted: int) -> RunState:
     """The state of a run that has done ``steps`` of ``wanted`` (0 if it trains nothing)."""
     try:
-        who = json.loads((run_dir / RUNNING).read_text())
+        who = json.loads(plain(run_dir / RUNNING).read_text())
         pid, host = int(who["pid"]), who["host"]
     except FileNotFoundError:
         return _ended(run_dir) or RunState("finished" if steps >= wanted else "interrupted")
@@ -67,7 +67,7 @@ def state_of(run_dir: Path, steps: int, wanted: int) -> RunState:
 def _ended(run_dir: Path) -> RunState | None:
     """The state that was noted; None in folders of earlier releases, and if nothing was trained."""
     try:
-        noted = json.loads((run_dir / ENDED).read_text(encoding="utf-8"))
+        noted = json.loads(plain(run_dir / ENDED).read_text(encoding="utf-8"))
         return RunState(str(noted["name"]), str(noted["why"])) if noted["name"] in _ENDINGS else None
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -42,6 +42,13 @@ def writing(path: Path) -> Iterator[None]:
         raise AjetError(f"{path}: cannot be written: {cause}. {remedy}.") from error
 
 
+def plain(path: Path) -> Path:
+    """The path of a file, which may be missing. Raises AjetError for a pipe or a device: reading it might never end."""
+    if path.exists() and not path.is_file():
+        raise AjetError(f"{path}: is not a plain file. Remove it.")
+    return path
+
+
 def sync(path: Path) -> None:
     """Flush a file, or a folder with everything in it, from the system's cache to the disk."""
     inside = sorted(path.rglob("*")) if path.is_dir() else []

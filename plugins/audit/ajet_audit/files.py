@@ -66,17 +66,23 @@ class Folder:
     def read(self, name: str) -> bytes:
         """The bytes of a file, whose hash is kept. Raises AjetError."""
         try:
-            data = (self.path / name).read_bytes()
+            data = self._plain(name).read_bytes()
         except OSError as error:
             raise AjetError(f"{self.path / name}: cannot be read: {error.strerror}.") from None
         self.hashes[name] = hashlib.sha256(data).hexdigest()
         return data
 
+    def _plain(self, name: str) -> Path:
+        """The path of a file. Raises AjetError for a pipe or a device, which might never end."""
+        if (path := self.path / name).exists() and not path.is_file():
+            raise AjetError(f"{path}: is not a plain file.")
+        return path
+
     def lines(self, name: str) -> Iterator[tuple[int, bytes]]:
         """The place and the bytes of each line of a file, whose hash is kept. A last line that a kill left is skipped and
         named."""
         digest, place = hashlib.sha256(), 0
-        with (self.path / name).open("rb") as file:
+        with self._plain(name).open("rb") as file:
             for raw in file:
                 digest.update(raw)
                 if raw.endswith(b"\n"):

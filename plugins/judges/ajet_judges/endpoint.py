@@ -102,4 +102,5 @@ class GradingJudge(AskingJudge):
     def about(self, task: Task) -> dict[str, str]:
         """The task and, if there is one, its reference answer, as data of a question."""
         reference = task.metadata.get(self.reference) if self.reference else None
-        return {"TASK": task_text(task)} | ({} if reference is None else {"REFERENCE": str(reference)})
+        written = "" if reference is None else str(reference)
+        return {"TASK": task_text(task)} | ({"REFERENCE": written} if written.strip() else {})

@@ -77,6 +77,15 @@ def last_parts(text: str, *, whole: bool = False) -> Parts | None:
     return Parts(numbers, is_time, (matches[-1][2] or "").lower()) if numbers[0] or is_time else None
 
 
+def last_date(text: str, *, whole: bool = False) -> tuple[int, ...] | None:
+    """The last date of a text, as year, month and day; with ``whole`` only if it is all of the text, and in ISO's form, as 2024-10-5
+    may be a calculation."""
+    plain = _plain(text).strip(" $.")
+    matches = [m] if (m := ISO_DATE.fullmatch(plain)) else [] if whole else list(DATE.finditer(plain))
+    date = tuple(map(int, matches[-1].group(1, 3, 4))) if matches else (0, 0, 0)
+    return date if 1 <= date[1] <= 12 and 1 <= date[2] <= 31 else None
+
+
 def last_list(text: str, *, whole: bool = False) -> list[Fraction] | None:
     """The numbers of the last enumeration of a text, in order of size: "2, 3 and 5". With ``whole`` only if there is nothing else in
     it."""
@@ -96,9 +105,9 @@ def unlike(text: str, other: str) -> bool:
 
 
 def measured_otherwise(text: str, other: str) -> bool:
-    """Whether the last numbers of two texts have different symbols of units: 5 cm is not 5 m."""
-    one, its = _mark(text), _mark(other)
-    return one != its and {one, its} <= MEASURES
+    """Whether the last numbers of two texts have different units of measure: 5 cm is not 5 m, 2 hours are not 2 minutes."""
+    one, its = (MEASURES.get(_mark(t)) for t in (text, other))
+    return one != its and one is not None and its is not None
 
 
 def _mark(text: str) -> str:
@@ -133,6 +142,8 @@ def plain_number(text: str) -> Number | None:
     one that ends with a number."""
     box = last_box(text)
     plain = _plain(text.rpartition("####")[2] if box is None else box)
+    if BASED.fullmatch(plain.strip("$ ")):
+        return _whole(plain)
     if box is None and FORMULA.search(plain):
         return None
     named, _, value = WORD.sub(" ", plain).rpartition("=")
@@ -218,8 +229,8 @@ NUMBER = re.compile(
 UNIT = re.compile(r" ?(?:°[A-Z]?|[A-Za-z]{2}[A-Za-z ./]*|(?<= )[A-Za-z])?(?:\^\{?[23]\}?)?\.?")
 WORD = re.compile(r"[A-Za-z]{2,}[.,:;!?]?|(?<![A-Za-z0-9])[aAI](?![A-Za-z0-9])")
 FORMULA = re.compile(r"\\[A-Za-z]|\b(?:pi|sqrt|sin|cos|tan|log|ln|exp|inf|infinity)\b", re.IGNORECASE)
-# 1010_2, 1010_{2}: digits and their base.
-BASED = re.compile(r"([0-9][0-9A-Za-z]{0,99})_(?:\{([0-9]{1,2})\}|([0-9]{1,2}))")
+# 1010_2, 1010_{2}, A1_{16}: digits and their base.
+BASED = re.compile(r"([0-9][0-9A-Za-z]{0,99}|[A-Z][0-9A-Z]{1,99})_(?:\{([0-9]{1,2})\}|([0-9]{1,2}))")
 # Possessive, and without conditions on what follows: each character is read once.
 COLONS = re.compile(
     r"(?<![\w.:])([0-9]{1,9}+(?:[ ]?:[ ]?[0-9]{1,9}+)++)(?:[ ]?([ap])\.?m\b\.?)?+", re.IGNORECASE
@@ -229,7 +240,13 @@ LIST = re.compile(
     rf"(?<![\w.(\[{{/,;])\{{?({ENTRY}(?>(?:[ ]?[,;][ ]?(?:and\b|or\b)?|[ ]and\b|[ ]or\b)[ ]?{ENTRY})++)\}}?"
 )
 MARKED = re.compile(r"[0-9][ ]*+(%|_\{?[0-9]+|[A-Za-z]*)")
-MEASURES = {"mm", "cm", "dm", "m", "km", "mg", "g", "kg", "ms", "min", "h", "ml", "cl", "l", "w", "kw"}
+ISO_DATE = re.compile(r"([0-9]{4})(-)([0-9]{2})-([0-9]{2})")
+DATE = re.compile(r"(?<![\w./-])([0-9]{4})([-/.])([0-9]{1,2})\2([0-9]{1,2})(?![\w/-])")
+# Units of measure: the symbol, and its other names without a plural's s.
+_UNITS = """mm millimeter millimetre, cm centimeter centimetre, dm, m meter metre, km kilometer kilometre, inch inche, ft foot feet,
+yd yard, mi mile, mg milligram, g gram, kg kilogram, oz ounce, lb pound, ml milliliter millilitre, cl, l liter litre, w watt,
+kw kilowatt, millisecond, sec second, min minute, h hr hour, day, week, month, year, cent, dollar, euro"""
+MEASURES = {name: unit.split()[0] for unit in _UNITS.split(",") for name in unit.split()}
 # What may be between two boxes of one answer.
 LINK = re.compile(r"(?:[\s$,;]|\\[,;:! ()\[\]]|\\q?quad|and|or|\\text\{\s*(?:and|or)\s*\})*")
 # What may be before "=": nothing, names (x, x_1, f(2), \angle ABC) or a calculation (7*6), but not an equation such as

@@ -18,6 +18,7 @@ from ajet_judges.numbers import (
     final_number,
     last_box,
     last_boxes,
+    last_date,
     last_list,
     last_parts,
     measured_otherwise,
@@ -43,9 +44,10 @@ class Math(Judge):
 
     The response's answer is the content of the last ``\boxed{…}``, or else the text's last statement. Numbers are
     compared exactly, as fractions: 42 = 42.0, 1,000 = 1000, 3/4 = 0.75, 6.02e23 = 6.02 × 10^23, 5 million = 5,000,000. If only one
-    side has a percent sign, 50% equals both 50 and 0.5. Units are left out, but 5 cm is not 5 m. Times, ratios and lists of numbers
-    are compared as such. math-verify compares everything else (roots, sets, intervals, matrices, equations), in separate processes; a
-    decimal that stands for an expression may be off by a millionth of it. Only the last 20,000 characters are read.
+    side has a percent sign, 50% equals both 50 and 0.5. Units are left out, but 5 cm is not 5 m, and 2 hours are not 2 minutes. Dates,
+    times, ratios and lists of numbers are compared as such. math-verify compares everything else (roots, sets, intervals, matrices,
+    equations), in separate processes; a decimal that stands for an expression may be off by a millionth of it. Only the last 20,000
+    characters are read.
     """
 
     name = "math"
@@ -89,6 +91,11 @@ class Math(Judge):
                 return False
             if not MAYBE_MORE.search(response):
                 return None  # only words and other numbers: the value cannot be there in another notation
+        elif date := last_date(
+            reference, whole=True
+        ):  # for math-verify it is a difference, as is that of another day
+            other = last_date(stated)
+            return other == date if other or box is not None else None
         elif (parts := last_parts(reference, whole=True)) and (others := last_parts(stated)):
             return parts.equals(others) or (False if box is not None else None)
         elif (numbers := last_list(reference, whole=True)) and last_list(stated) == numbers:

@@ -110,7 +110,8 @@ class Copy:
     def _files(self) -> Iterator[str]:
         for path in self._run_dir.rglob("*"):
             name = path.relative_to(self._run_dir)
-            if path.is_file() and not any(name.match(pattern) for pattern in LEFT_OUT):
+            plain = path.is_file() and not path.is_symlink()  # what a link names is not the run's
+            if plain and not any(name.match(pattern) for pattern in LEFT_OUT):
                 yield name.as_posix()
 
     def _send(self, name: str) -> None:

@@ -22,22 +22,22 @@ from ajet_readers.jsonl import parse_line, read_lines
 from ajet_readers.records import RecordReader
 
 _BUILDERS = {".parquet": "parquet", ".arrow": "arrow"}
-_FORMATS = (*_BUILDERS, ".json", ".jsonl", ".csv")
+_FORMATS = (*_BUILDERS, ".json", ".jsonl", ".csv", ".tsv")
 
 
 class HuggingFace(RecordReader):
     """Records of a data set, through the library `datasets`.
 
-    ``path`` is a data set's id on the hub, a folder, or one Parquet, JSON, CSV or Arrow file. A folder holds what
-    ``save_to_disk`` wrote, or files named by their splits (train.parquet, test.jsonl, …). CSV and JSON files on this machine are read
-    as they stand there: cells of CSV are text, 007 as well as NA. Dates of other files become text. Values
-    that JSON cannot represent (images, bytes) are an error, unless ``columns`` leaves them out.
+    ``path`` is a data set's id on the hub, a folder, or one Parquet, JSON, CSV, TSV or Arrow file. A folder holds what
+    ``save_to_disk`` wrote, files named by their splits (train.parquet, test.jsonl, …), or files in the other ways that the library
+    knows. CSV and JSON files on this machine are read as they stand there: cells of CSV are text, 007 as well as NA. Dates of other
+    files become text. Values that JSON cannot represent (images, bytes) are an error, unless ``columns`` leaves them out.
     """
 
     name = "huggingface"
 
     path: PathOrName = Field(
-        description="Id on the hub, a folder, or a .parquet, .json(l), .csv, .arrow file."
+        description="Id on the hub, a folder, or a .parquet, .json(l), .csv, .tsv, .arrow file."
     )
     subset: str | None = Field(None, description="Configuration of the data set, if it has several.")
     split: str = Field("train", description="train, test, …; also slices such as train[:1000].")
@@ -89,7 +89,11 @@ class HuggingFace(RecordReader):
                 )
             return saved[self.split]
         name = self.split.partition("[")[0]
-        if texts := text_files(local, name):
+        texts = text_files(local, name)
+        if not texts and local.is_dir():
+            listed = datasets.load_dataset_builder(self.path, self.subset).config.data_files or {}
+            texts = [Path(file) for file in listed.get(name, ())]
+        if texts and all(map(_is_text, texts)):
             rows = [row for file in texts for row in rows_of(file)]
             parts = datasets.ReadInstruction.from_spec(self.split).to_absolute({name: len(rows)})
             chosen = [row for part in parts for row in rows[part.from_ : part.to]]
@@ -148,23 +152,27 @@ def _reason(error: Exception) -> str:
 
 # Rows of CSV and JSON files as they stand there: the library `datasets` would take 007 for the number 7, and a date for a time.
 
-_TEXT = re.compile(r"\.(csv|jsonl?)(\.gz)?", re.IGNORECASE)
+_TEXT = re.compile(r"\.([ct]sv|jsonl?)(\.gz)?", re.IGNORECASE)
 
 
 def text_files(path: Path, split: str) -> list[Path]:
     """``path``, if it is a CSV or JSON file; such files of a folder that are named by the split."""
     if path.is_file():
-        return [path] if _TEXT.fullmatch("".join(path.suffixes[-2:])) or _TEXT.fullmatch(path.suffix) else []
+        return [path] if _is_text(path) else []
     if not path.is_dir():
         return []
     named = re.compile(rf"{re.escape(split)}([-_.].*)?{_TEXT.pattern}", re.IGNORECASE)
     return sorted(file for file in path.iterdir() if named.fullmatch(file.name))
 
 
+def _is_text(file: Path) -> bool:
+    return any(_TEXT.fullmatch(suffix) for suffix in ("".join(file.suffixes[-2:]), file.suffix))
+
+
 def rows_of(file: Path) -> list[dict[str, Any]]:
     """Each cell of a CSV file is text; JSON, a list or one object a line, keeps its types. Raises ConfigError with file and line."""
-    if ".csv" in (suffix.lower() for suffix in file.suffixes[-2:]):
-        return _csv(file)
+    if kinds := {".csv", ".tsv"}.intersection(suffix.lower() for suffix in file.suffixes[-2:]):
+        return _csv(file, "\t" if ".tsv" in kinds else ",")
     lines = list(read_lines(file))
     start = next((line.removeprefix(b"\xef\xbb\xbf").lstrip() for line in lines if line.strip()), b"")
     if not start.startswith(b"["):
@@ -181,13 +189,16 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
     return list(rows)
 
 
-def _csv(file: Path) -> list[dict[str, Any]]:
+def _csv(file: Path, between: str) -> list[dict[str, Any]]:
     try:
         packed = file.read_bytes()
         text = (gzip.decompress(packed) if file.suffix == ".gz" else packed).decode("utf-8-sig")
-        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=between)
+        rows, names = list(reader), list(reader.fieldnames or ())
     except (OSError, ValueError, EOFError, csv.Error) as error:
         raise ConfigError(f"{file}: no CSV file in UTF-8 ({error}). Save it again.") from None
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"{file}: the first line names {twice!r} twice. Rename one of the columns.")
     for number, row in enumerate(rows):
         if None in row:
             raise ConfigError(f"{file}: row {number} has more cells than the first line names. Fix the row.")

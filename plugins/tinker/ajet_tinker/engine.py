@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ajet.interfaces.engine import Float32, GenerateRequest, Generation, GenerationDelta, Int32, room_for
+from ajet.interfaces.engine import (
+    Float32,
+    GenerateRequest,
+    Generation,
+    GenerationDelta,
+    Int32,
+    Sampling,
+    room_for,
+)
 from ajet_tinker.service import TinkerFailed, TinkerService
 
 if TYPE_CHECKING:
@@ -17,6 +25,8 @@ if TYPE_CHECKING:
 
 SEEDS = 2**31 - 1
 """Seeds are sent modulo this prime: a service may read them as 32-bit integers."""
+DRAWS = 16
+"""How often a token is drawn until it is one that the tokenizer has."""
 
 
 class TinkerEngine:
@@ -43,7 +53,8 @@ class TinkerEngine:
         self.version = 0
         self._open_sampler = open_sampler
         self._sampler: SamplingClient | None = None
-        self._vocabulary = max(tokenizer.get_vocab().values()) + 1
+        self._tokens = frozenset(tokenizer.get_vocab().values())
+        self._vocabulary = max(self._tokens) + 1
 
     async def start(self) -> None:
         """Open the first sampling client, if `load` has given none. Raises ServiceFailed."""
@@ -56,34 +67,52 @@ class TinkerEngine:
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one completion (see `ajet.interfaces.engine.Engine.generate`). Tinker samples on after a stop string;
-        what comes after it is cut off here. Raises ServiceFailed."""
-        from tinker import ModelInput, SamplingParams
-
+        what comes after it is cut off here. Of a reply with an id for which the tokenizer has no token, only what is before it is
+        kept, and sampled on: such ids have the probability 0. Raises ServiceFailed."""
         sampling = request.sampling
         if request.adapter is not None:
             raise ValueError(f"adapter {request.adapter!r}: this engine serves no adapters by name")
-        params = SamplingParams(
-            max_tokens=room_for(request, self.context_length, self._vocabulary),
-            seed=None if sampling.seed is None else sampling.seed % SEEDS,
-            stop=[token for token in sampling.stop_token_ids if 0 <= token < self._vocabulary],
-            temperature=sampling.temperature,
-            top_k=sampling.top_k or -1,
-            top_p=sampling.top_p,
-        )
-        sampler, version = self._running(), self.version
-        prompt = ModelInput.from_ints(request.prompt_ids.tolist())
-        reply = await self.service.result(sampler.sample(prompt, 1, params), "sampling")
-        [sequence] = reply.sequences
-        ids, logprobs = sequence.tokens_np, sequence.logprobs_np
-        if ids is None or logprobs is None:
-            raise TinkerFailed("Tinker: a sampled reply came without its logprobs.")
+        limit = room_for(request, self.context_length, self._vocabulary)
+        sampler, version, drawn = self._running(), self.version, 0
+        ids, logprobs = np.zeros(0, np.int32), np.zeros(0, np.float32)
+        while True:
+            new, its, reason = await self._sampled(
+                sampler, [*request.prompt_ids.tolist(), *ids.tolist()], sampling, limit - len(ids), drawn
+            )
+            known = next((i for i, token in enumerate(new.tolist()) if token not in self._tokens), len(new))
+            drawn = 1 if known else drawn + 1
+            again = known < len(new) and drawn < DRAWS
+            ids = np.concatenate([ids, new[: known if again else None]])
+            logprobs = np.concatenate([logprobs, its[: known if again else None]])
+            if not again:
+                break
         end = self._end(ids.tolist(), sampling.stop)
         return Generation(
             ids[:end].astype(np.int32),
             logprobs[:end].astype(np.float32),
             np.full(len(ids[:end]), version, dtype=np.int32),
-            sequence.stop_reason if end is None else "stop",
+            reason if end is None else "stop",
         )
+
+    async def _sampled(
+        self, sampler: SamplingClient, prompt: list[int], sampling: Sampling, limit: int, drawn: int
+    ) -> tuple[Int32, Float32, Literal["stop", "length"]]:
+        """One reply of the service. ``drawn`` counts draws of its first token: each has a seed of its own."""
+        from tinker import ModelInput, SamplingParams
+
+        params = SamplingParams(
+            max_tokens=limit,
+            seed=None if sampling.seed is None else (sampling.seed + drawn) % SEEDS,
+            stop=[token for token in sampling.stop_token_ids if 0 <= token < self._vocabulary],
+            temperature=sampling.temperature,
+            top_k=sampling.top_k or -1,
+            top_p=sampling.top_p,
+        )
+        reply = await self.service.result(sampler.sample(ModelInput.from_ints(prompt), 1, params), "sampling")
+        [sequence] = reply.sequences
+        if sequence.tokens_np is None or sequence.logprobs_np is None:
+            raise TinkerFailed("Tinker: a sampled reply came without its logprobs.")
+        return sequence.tokens_np, sequence.logprobs_np, sequence.stop_reason
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerationDelta]:
         """Like `generate`, in one piece: Tinker answers when all tokens are sampled."""

@@ -34,6 +34,8 @@ STOP_TOKENS = 64
 """Maximum tokens of a stop string."""
 ENGINE_DEAD = "EngineDeadError"
 """vLLM's error of all calls after its engine process has ended, while its server still answers."""
+DRAWS = 16
+"""How often a token is drawn until it is one that the tokenizer has."""
 NONE_LEFT = "No available servers"
 """verl's load balancer raises a RuntimeError with this text if it has no servers."""
 
@@ -151,7 +153,8 @@ class VerlEngine:
     """Samples on verl's servers. verl balances the load; all calls of an episode go to one server, for its prefix cache.
 
     A call that a server aborts continues after its last token, perhaps with newer weights; each token keeps the weight
-    version that sampled it. ``seeded`` says whether a call's seed is passed on. With seeds, vLLM draws the tokens of each
+    version that sampled it. A call that sampled an id without a token continues before it, so in sampling such ids have the
+    probability 0. ``seeded`` says whether a call's seed is passed on. With seeds, vLLM draws the tokens of each
     call separately, which is slow, and a continued call would repeat the same random numbers. ``vision`` is how the model sees
     images, None if it reads only text.
     """
@@ -174,6 +177,7 @@ class VerlEngine:
         self._servers = servers
         self._seeded = seeded
         self._vocabulary = len(tokenizer)
+        self._tokens = frozenset(tokenizer.get_vocab().values())
         self.vision = vision
         self._expansion_is_known = False
         """Whether the servers were seen to expand images to the prompt's own tokens."""
@@ -220,7 +224,7 @@ class VerlEngine:
         pictures: list[Picture] = []
         if self.vision:
             prompt, pictures = await asyncio.to_thread(self._unexpanded, self.vision, request)
-        params = {
+        params: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or -1,
@@ -238,6 +242,7 @@ class VerlEngine:
         logprobs: list[float] = []
         versions: list[int] = []
         routed: Int16 | None = None
+        drawn = 0
         while True:
             compared = bool(pictures) and not self._expansion_is_known and not tokens
             output = await self._servers.generate(
@@ -254,10 +259,19 @@ class VerlEngine:
             if compared and output.token_ids:
                 self._compare(request, output.extra_fields["prompt_ids"])
             new = list(output.token_ids)
+            known = next((i for i, token in enumerate(new) if token not in self._tokens), len(new))
+            drawn = 1 if known else drawn + 1
+            again = known < len(new) and drawn < DRAWS
+            new = new[:known] if again else new
             tokens += new
-            logprobs += list(output.log_probs or ())
+            logprobs += list(output.log_probs or ())[: len(new)]
             versions += [output.extra_fields["global_steps"]] * len(new)
             routed = _continued(routed, output.routed_experts if new else None)
+            if again:
+                routed = None if routed is None else routed[: len(request.prompt_ids) + len(tokens) - 1]
+                if "seed" in params:
+                    params["seed"] += 1  # otherwise it would draw the same id
+                continue
             if output.stop_reason not in ABORTED:
                 break
             if len(tokens) >= limit:

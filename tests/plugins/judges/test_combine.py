@@ -136,6 +136,11 @@ def test_a_reward_that_is_not_finite_names_its_part() -> None:
         judged(Combine(parts={"length": CombinedJudge(judge=Nan())}), "5")
 
 
+def test_a_gate_that_no_reward_is_below_is_refused() -> None:
+    with pytest.raises(ValueError, match="gate"):
+        CombinedJudge(judge=Length(), gate=float("nan"))
+
+
 def test_a_list_of_parts_is_refused_with_the_form_that_names_them() -> None:
     with pytest.raises(ValueError, match="each part needs a name"):
         Combine(parts=[{"judge": Length()}])  # type: ignore[arg-type]

@@ -46,6 +46,13 @@ def test_the_model_sees_criteria_as_orders_and_the_rest_as_data() -> None:
     assert "REFERENCE" not in second.data and "REFERENCE" not in second.orders
 
 
+def test_an_empty_reference_is_none() -> None:
+    with serving(lambda asked: {"reason": "", "score": 0}) as model:
+        judged(LLM(endpoint=model.endpoint()), "a cat", answer=" ")
+    (asked,) = model.asked
+    assert asked.data == {"TASK": "What is it?", "RESPONSE": "a cat"} and "REFERENCE" not in asked.orders
+
+
 def test_in_a_job_its_calls_are_told_with_their_cost_and_are_no_calls_of_the_agent(
     bench: Any, tokenizer: Any
 ) -> None:

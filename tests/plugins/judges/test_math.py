@@ -53,6 +53,29 @@ def test_another_symbol_of_a_unit_is_another_answer() -> None:
     assert reward(r"\boxed{5}", "5 cm") == reward("5 meters", "5 m") == reward("5 cm", "5 cm") == 1.0
 
 
+def test_another_word_for_a_unit_is_another_answer() -> None:
+    assert reward(r"\boxed{2 minutes}", "2 hours") == reward("It costs 5 cents.", "5 dollars") == 0.0
+    assert reward("2 hrs", "2 hours") == reward("2 h", "2 hours") == reward("2", "2 hours") == 1.0
+    assert reward("5 kilometers", "5 km") == reward("7 apples", "7 pears") == 1.0
+
+
+@pytest.mark.parametrize(
+    "response", [r"\boxed{2024-05-03}", r"\boxed{2016}", "It was on 2024-05-03.", "2016"]
+)
+def test_another_date_is_another_answer_though_its_difference_is_equal(response: str) -> None:
+    assert reward(response, "2024-03-05") == 0.0
+
+
+@pytest.mark.parametrize("response", [r"\boxed{2024-03-05}", r"\boxed{2024/3/5}", "It was on 2024-03-05."])
+def test_a_date_is_the_same_day(response: str) -> None:
+    assert reward(response, "2024-03-05") == 1.0
+
+
+def test_bases_above_ten_are_bases() -> None:
+    assert reward(r"\boxed{A1_{12}}", "A1_{16}") == reward(r"\boxed{FF_{17}}", "FF_{16}") == 0.0
+    assert reward(r"\boxed{A1_{16}}", "A1_{16}") == reward(r"\boxed{255}", "FF_{16}") == 1.0
+
+
 @pytest.mark.parametrize("response", [None, "", "I do not know", "1/0", "9" * 5000, r"\boxed{}"])
 def test_a_response_without_a_number_is_wrong(response: str | None) -> None:
     assert reward(response, "42") == 0.0

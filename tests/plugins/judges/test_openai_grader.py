@@ -51,6 +51,21 @@ def check(operation: str, text: str, reference: str) -> float:
     return judged(grader, "").reward
 
 
+@pytest.mark.parametrize("operation", ["eq", "ne", "like", "ilike"])
+@pytest.mark.parametrize("nothing", ["", " ", None])
+def test_a_record_with_nothing_to_compare_with_is_an_error(operation: str, nothing: str | None) -> None:
+    grader = {"type": "string_check", "operation": operation, "input": "{{sample.output_text}}"}
+    with pytest.raises(ValueError, match=r"the task's record has nothing in \{\{item.want\}\}"):
+        judged({**grader, "reference": "{{item.want}}"}, "null", want=nothing)
+
+
+def test_an_empty_answer_is_not_contained_in_a_text() -> None:
+    grader = {"type": "string_check", "operation": "like", "input": "{{item.text}}"}
+    assert judged({**grader, "reference": "{{sample.output_text}}"}, "", text="a b").reward == 0.0
+    assert judged({**grader, "reference": "{{sample.output_text}}"}, "a", text="a b").reward == 1.0
+    assert check("eq", "", "") == 1.0, "who writes nothing as the reference means it"
+
+
 # ------------------------------------------------------------------ templates
 
 

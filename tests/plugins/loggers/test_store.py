@@ -174,3 +174,12 @@ def test_a_name_in_the_store_cannot_lead_out_of_the_fetched_folder(
     with pytest.raises(AjetError, match="leads out of the folder"):
         fetch("memory://runs/a", tmp_path / "runs", {})
     assert not list(tmp_path.rglob("hostile"))
+
+
+def test_a_link_in_the_run_folder_is_not_sent(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/job.yaml").write_text("{}")
+    (tmp_path / "run/run.log").symlink_to(tmp_path / "secret")
+    Copy(tmp_path / "run", f"file://{tmp_path}/store", {}).update()
+    assert files(tmp_path / "store/run") == {"job.yaml": b"{}"}

@@ -188,16 +188,38 @@ def test_in_a_job_a_relative_folder_belongs_to_the_job_and_a_hub_id_stays(folder
 CELLS = ["007", "2", "", "True", "NA", "null", "2024-03-05", "2024-03-05T10:00:00Z", "1e3"]
 
 
-@pytest.mark.parametrize("name", ["rows.csv", "train.csv", "rows.jsonl", "rows.json", "rows.csv.gz"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rows.csv",
+        "train.csv",
+        "rows.jsonl",
+        "rows.json",
+        "rows.csv.gz",
+        "rows.tsv",
+        "data/train.csv",
+        "train/a.jsonl",
+        "any.csv",
+    ],
+)
 def test_answers_of_text_files_are_what_stands_there(tmp_path: Path, name: str) -> None:
-    answers: list[Any] = CELLS if "csv" in name else [*CELLS, 1, 2.5, True]
+    answers: list[Any] = CELLS if "sv" in name else [*CELLS, 1, 2.5, True]
     rows = [{"id": str(i), "query": "q", "answer": answer} for i, answer in enumerate(answers)]
-    if "csv" in name:
+    if "sv" in name:
         text = "id,query,answer\r\n" + "".join(f"{r['id']},q,{r['answer']}\r\n" for r in rows)
     else:
         text = "".join(f"{json.dumps(row)}\n" for row in rows) if name == "rows.jsonl" else json.dumps(rows)
+    if "tsv" in name:
+        text = text.replace(",", "\t")
     data = text.encode("utf-8-sig")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    reader = HuggingFace(path=str(tmp_path if name == "train.csv" else tmp_path / name))
+    reader = HuggingFace(path=str(tmp_path / name if name.startswith("rows") else tmp_path))
     found = [task.metadata["answer"] for task in reader.tasks()]
     assert found == answers and list(map(type, found)) == list(map(type, answers))
+
+
+def test_a_column_that_is_named_twice_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,query,answer,answer\n1,q,5,6\n")
+    with pytest.raises(ConfigError, match=r"a\.csv: the first line names 'answer' twice"):
+        list(HuggingFace(path=str(tmp_path / "a.csv")).tasks())

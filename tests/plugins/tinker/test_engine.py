@@ -1,7 +1,9 @@
 """Replies come from Tinker's sampling client by token ids, with logprobs that scoring confirms."""
 
 import asyncio
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from ajet.interfaces.progress import Silent
@@ -9,6 +11,7 @@ from ajet.testing import conformance
 from ajet.testing.conformance import ENGINE_CHECKS, Subject, check_close
 from ajet.types import GenerateRequest, Sampling
 from ajet_tinker.backbone import TinkerEnginePlugin
+from ajet_tinker.engine import DRAWS, TinkerEngine
 from tests.patience import PATIENCE
 from tests.plugins.tinker.conftest import section_of, served
 
@@ -129,3 +132,42 @@ def test_an_adapter_by_name_is_refused(engine):
             await engine.generate(GenerateRequest(request.prompt_ids, Sampling(), adapter="a"))
 
     running(engine, scenario)
+
+
+class Scripted:
+    """A sampling client whose replies are given, and the service that waits for them."""
+
+    def __init__(self, *replies):
+        self.replies, self.asked = list(replies), []
+
+    def sample(self, prompt, count, params):
+        self.asked.append((prompt.to_ints(), params.max_tokens, params.seed))
+        ids = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        logprobs = -np.arange(1, len(ids) + 1, dtype=np.float32)
+        [sequence] = [SimpleNamespace(tokens_np=np.array(ids), logprobs_np=logprobs, stop_reason="stop")]
+        return SimpleNamespace(sequences=[sequence])
+
+    async def result(self, asked, what):
+        return asked
+
+
+def sampled(*replies):
+    """What an engine of a tokenizer with the ids 0 to 9 answers, and what it asks for."""
+    sampler = Scripted(*replies)
+    tokenizer = SimpleNamespace(get_vocab=lambda: {str(i): i for i in range(10)})
+    engine = TinkerEngine(sampler, tokenizer, "qwen3", 64, lambda: sampler)
+    engine.load(sampler, 3)
+    request = GenerateRequest(np.array([1, 2], np.int32), Sampling(max_tokens=9, seed=7), ("e", 0))
+    return asyncio.run(engine.generate(request)), sampler.asked
+
+
+def test_an_id_without_a_token_is_drawn_again_and_what_is_before_it_stays():
+    got, asked = sampled([5, 6, 10, 7], [12], [8, 9])
+    assert got.token_ids.tolist() == [5, 6, 8, 9]
+    assert got.logprobs.tolist() == [-1, -2, -1, -2] and got.weight_versions.tolist() == [3] * 4
+    assert asked == [([1, 2], 9, 7), ([1, 2, 5, 6], 7, 8), ([1, 2, 5, 6], 7, 9)]
+
+
+def test_an_id_without_a_token_that_is_always_drawn_is_returned_for_the_call_to_fail():
+    got, asked = sampled([5, 10], [10])
+    assert got.token_ids.tolist() == [5, 10] and len(asked) == DRAWS

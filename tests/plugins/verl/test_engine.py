@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from ajet.types import GenerateRequest, Generation, Sampling
+from ajet_verl.engine import DRAWS, VerlEngine
 from tests.patience import PATIENCE
 from tests.plugins.verl.conftest import Machine, open_machine
 
@@ -85,3 +90,54 @@ def test_without_servers_the_run_ends_with_an_error_that_names_them(found: dict[
 
 def test_another_process_reports_progress(found: dict[str, Any]) -> None:
     assert found["pulses"]["events"] == ["alive"]
+
+
+class Scripted:
+    """verl's servers, with given replies: (ids, aborted)."""
+
+    def __init__(self, *replies: tuple[list[int], bool]) -> None:
+        self.replies = list(replies)
+        self.asked: list[tuple[list[int], int, int]] = []
+
+    async def generate(
+        self, episode: str, prompt: list[int], params: dict[str, Any], *_: Any
+    ) -> SimpleNamespace:
+        self.asked.append((prompt, params["max_tokens"], params["seed"]))
+        ids, aborted = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        return SimpleNamespace(
+            token_ids=ids,
+            log_probs=[-float(n) for n in range(1, len(ids) + 1)],
+            routed_experts=np.full((len(prompt) + len(ids) - 1, 1, 1), len(self.asked), np.uint8),
+            stop_reason="aborted" if aborted else "completed",
+            extra_fields={"global_steps": len(self.asked)},
+        )
+
+
+def _sampled(*replies: tuple[list[int], bool]) -> tuple[Generation, list[tuple[list[int], int, int]]]:
+    """What an engine of a tokenizer with the ids 0 to 9 answers, and what it asks for."""
+
+    class Tokenizer:
+        def get_vocab(self) -> dict[str, int]:
+            return {str(i): i for i in range(10)}
+
+        def __len__(self) -> int:
+            return 10
+
+    servers = Scripted(*replies)
+    engine = VerlEngine(servers, Tokenizer(), "qwen3", 64, seeded=True)  # type: ignore[arg-type]
+    request = GenerateRequest(np.array([1, 2], np.int32), Sampling(max_tokens=9, seed=7), ("e", 0))
+    return asyncio.run(engine.generate(request)), servers.asked
+
+
+def test_an_id_without_a_token_is_drawn_again_and_what_is_before_it_stays() -> None:
+    got, asked = _sampled(([5, 6, 10, 7], False), ([12], True), ([8, 9], False))
+    assert got.token_ids.tolist() == [5, 6, 8, 9]
+    assert got.logprobs.tolist() == [-1, -2, -1, -2] and got.weight_versions.tolist() == [1, 1, 3, 3]
+    assert asked == [([1, 2], 9, 7), ([1, 2, 5, 6], 7, 8), ([1, 2, 5, 6], 7, 9)]
+    assert got.routed_experts is not None
+    assert got.routed_experts.flatten().tolist() == [1, 1, 1, 3, 3]
+
+
+def test_an_id_without_a_token_that_is_always_drawn_is_returned_for_the_call_to_fail() -> None:
+    got, asked = _sampled(([5, 10], False), ([10], False))
+    assert got.token_ids.tolist() == [5, 10] and len(asked) == DRAWS

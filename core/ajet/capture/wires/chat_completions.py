@@ -69,8 +69,12 @@ class ChatCompletions:
         messages = objects(data.get("messages"), "messages")
         if not messages:
             raise invalid("messages must hold at least one message")
-        if any(message.get("function_call") for message in messages):
-            faults.parameter("messages.function_call")
+        for name in (
+            "function_call",
+            "audio",
+        ):  # what an assistant said in another form than content and tool_calls
+            if any(message.get(name) for message in messages):
+                faults.parameter(f"messages.{name}")
         # A hosted model that refuses says so in the place of its content.
         if any(message.get("refusal") for message in messages):
             messages = [{**m, "content": m.get("content") or m.get("refusal")} for m in messages]

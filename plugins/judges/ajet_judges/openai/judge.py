@@ -38,7 +38,14 @@ from ajet_judges.openai.graders import (
 from ajet_judges.openai.models import GraderEndpoint, ModelQuestion
 from ajet_judges.openai.python import GraderFailed, python_score
 from ajet_judges.openai.similarity import check_available, similarity
-from ajet_judges.openai.templates import NotInSample, filled, first_lacking, texts_in
+from ajet_judges.openai.templates import (
+    NotInSample,
+    filled,
+    first_lacking,
+    holds_null,
+    names_in,
+    texts_in,
+)
 from ajet_judges.questions import MalformedVerdict
 from ajet_judges.sandbox import Isolation, Limits
 from ajet_judges.text import response_text
@@ -195,7 +202,7 @@ class _OpenGraders:
         """The grade of a single grader."""
         try:
             if isinstance(grader, StringCheck):
-                text, reference = filled(grader.input, values), filled(grader.reference, values)
+                text, reference = filled(grader.input, values), _reference(grader, values)
                 return _Grade(float(_holds(grader.operation, text, reference)))
             if isinstance(grader, TextSimilarity):
                 return _Grade(await self._similarity(grader, values))
@@ -211,12 +218,12 @@ class _OpenGraders:
             return _Grade(0.0, ("model_grader_parse_error",))
 
     async def _similarity(self, grader: TextSimilarity, values: Mapping[str, Any]) -> float:
-        text, reference = filled(grader.input, values), filled(grader.reference, values)
+        text, reference = filled(grader.input, values), _reference(grader, values)
         if grader.evaluation_metric != "cosine":
             return await asyncio.to_thread(similarity, grader.evaluation_metric, text, reference)
         assert self.embedder
-        if not text or not reference:  # endpoints refuse to embed nothing
-            return float(text == reference)
+        if not text:  # endpoints refuse to embed nothing
+            return 0.0
         one, other = np.array(await self.embedder.embed([text, reference], [text, reference]))
         return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))
 
@@ -225,6 +232,20 @@ class _OpenGraders:
         question = ModelQuestion.about(grader, self.judge.endpoint.model or grader.model, values)
         graded, usage = await self.asker.ask(question)
         return _Grade(graded.score, (), usage)
+
+
+def _reference(grader: StringCheck | TextSimilarity, values: Mapping[str, Any]) -> str:
+    """What an answer is compared with. Nothing is contained in any text and equals nothing, so a template must stand for something:
+    raises ValueError if the task's record has nothing there, or null, and NotInSample if the answer has nothing."""
+    reference = filled(grader.reference, values)
+    sources = {namespace for namespace, _ in names_in(grader.reference)}
+    if "item" in sources and (not reference.strip() or holds_null(grader.reference, values["item"])):
+        raise ValueError(
+            f"the task's record has nothing in {grader.reference}, with which the grader compares"
+        )
+    if sources and not reference.strip():
+        raise NotInSample(grader.reference)
+    return reference
 
 
 def _holds(operation: str, text: str, reference: str) -> bool:

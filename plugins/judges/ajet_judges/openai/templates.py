@@ -77,6 +77,15 @@ def first_lacking(text: str, item: Mapping[str, Any]) -> str | None:
     return None
 
 
+def holds_null(text: str, item: Mapping[str, Any]) -> bool:
+    """Whether a template of ``item`` stands for null: Parquet writes it where a record lacks a field."""
+    return any(
+        functools.reduce(_below, steps, item) is None
+        for namespace, steps in names_in(text)
+        if namespace == "item"
+    )
+
+
 def filled(text: str, values: Mapping[str, Any]) -> str:
     """The text with values in place of its templates; templates inside a value are not filled. ``values`` are those of ``item`` and of
     ``sample``. Raises ValueError for what the item lacks, and NotInSample for what the sample lacks."""
