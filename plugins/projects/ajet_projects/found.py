@@ -42,11 +42,11 @@ def find(spec: str, folder: Path) -> Agent:
     wrapped = _wrapped(agent)
     if wrapped is None:
         _check(agent, spec)
-    extra, tools = "", False
-    if "langgraph" in _packages(agent):
-        extra, tools = ",langgraph", "tools" in getattr(agent, "nodes", ())
-    elif _is_of_agents_sdk(agent):
-        extra, tools = ",openai-agents", bool(agent.tools)
+    parts = _parts(agent)
+    graphs = [part for part in parts if "langgraph" in _packages(part)]
+    agents = [part for part in parts if _is_of_agents_sdk(part)]
+    extra = ",langgraph" if graphs else ",openai-agents" if agents else ""
+    tools = any("tools" in getattr(graph, "nodes", ()) for graph in graphs) or any(a.tools for a in agents)
     return Agent(
         f"{spec} ({described(agent)})",
         "workflow.py:run" if wrapped else path,
@@ -85,6 +85,12 @@ def _is_of_agents_sdk(agent: Any) -> bool:
     """Whether it is an agent of the OpenAI Agents SDK."""
     sdk: Any = sys.modules.get("agents")
     return hasattr(sdk, "Runner") and isinstance(agent, sdk.Agent)
+
+
+def _parts(agent: Any) -> list[Any]:
+    """What an agent consists of: itself, or for a function or a class all that its module has, such as the graph that it invokes."""
+    module = sys.modules.get(getattr(agent, "__module__", None) or "")
+    return list(vars(module).values()) if module and not _packages(agent) else [agent]
 
 
 def _packages(agent: Any) -> set[str]:
