@@ -49,6 +49,26 @@ def test_none_is_the_workflows_fault_where_the_judge_failed_because_of_it(
     )
 
 
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (
+            lambda task, output: task.metadata["expected"],
+            "Task has id, query, messages, metadata; its metadata has answer",
+        ),
+        (lambda task, output: task.answer, "Task has id, query, messages, metadata; its metadata has answer"),
+        (lambda task, output: output.text, "WorkflowOutput has reward, response, is_success, metadata"),
+        (lambda task, output: {}["metadata"], ""),
+        (lambda task, output: task.query.answer, ""),
+        (lambda task, output: {}["expected"], ""),
+    ],
+)
+def test_what_a_task_or_an_output_has_is_told_to_who_asks_for_something_else(ask: Any, said: str) -> None:
+    task, output = Task("t", metadata={"answer": "4"}), WorkflowOutput(response="4")
+    told = describe_exception(raised(lambda: ask(task, output)))
+    assert (said in told) if said else " has id" not in told, told
+
+
 def test_the_line_is_the_users_and_never_one_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ajet_judges.text import expected_text
 
