@@ -151,6 +151,8 @@ def _nameless(module: str) -> ConfigError:
         and _fits(value)
         and getattr(value, "__module__", here) in (here, type(value).__module__)
     ]
+    # What takes a text is often a tool.
+    names.sort(key=lambda name: inspect.isroutine(members[name]) and _takes_text(members[name]))
     there = f"It has {', '.join(names)}" if names else f"It has none that can be a workflow. {NEEDED} Then"
     return ConfigError(
         f"--from {module}", f"names no object in it. {there}: --from {module}:{(names or ['run'])[0]}."

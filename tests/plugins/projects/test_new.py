@@ -347,6 +347,9 @@ def test_a_file_without_a_name_lists_what_could_be_meant(folder: Path, ajet: Pro
         == "error: --from my_agent.py: names no object in it. It has ask, run: --from my_agent.py:ask.\n"
     )
     assert "no such file" in ajet("new", "shop", "--from", "other.py").err
+    (folder / "workflow.py").write_text(TEXT + "async def run(task):\n    return await ask(task.query)\n")
+    named = ajet("new", "shop", "--from", "workflow.py").err
+    assert "It has run, ask: --from workflow.py:run." in named, "what takes a text is often a tool"
 
 
 # ------------------------------------------------------------------ refusals
