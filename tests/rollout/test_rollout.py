@@ -204,6 +204,15 @@ def test_a_blocking_workflow_is_left_behind_at_its_deadline(bench, tokenizer) ->
     assert episode.failure == "timeout" and time.monotonic() - started < 30
 
 
+def test_an_agent_that_asks_forever_is_told_by_its_calls(bench, tokenizer) -> None:
+    async def circles(task: Any) -> None:
+        while True:
+            await ask(task.query)
+
+    (episode,) = bench(ScriptedEngine(tokenizer, echo)).run(circles, timeout=0.4, retries=0)
+    assert f"no result within 0.4 s and {len(episode.record.calls)} calls" in episode.error
+
+
 @pytest.mark.whole
 def test_code_that_swallows_its_cancellation_is_left_behind(bench, tokenizer) -> None:
     async def stubborn(task: Any) -> None:
