@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import threading
 import time
@@ -210,7 +211,7 @@ def test_an_agent_that_asks_forever_is_told_by_its_calls(bench, tokenizer) -> No
             await ask(task.query)
 
     (episode,) = bench(ScriptedEngine(tokenizer, echo)).run(circles, timeout=0.4, retries=0)
-    assert f"no result within 0.4 s and {len(episode.record.calls)} calls" in episode.error
+    assert re.match(r"no result within 0\.4 s and \d+ calls; ", episode.error)
 
 
 @pytest.mark.whole
