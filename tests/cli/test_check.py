@@ -187,6 +187,10 @@ def test_tools_that_the_model_does_not_see_are_told(folder: Folder) -> None:
     assert "breaks: none. Every call" in page
     folder.write("calls.yaml", "- call: {name: add, arguments: {}}\n")
     assert "no answer calls one" not in check(folder, "equipped", *options, "--answers", "calls.yaml")
+    cut = check(
+        folder, "equipped", *options, "--answers", "calls.yaml", "--set", "rollout.sampling.max_tokens=8"
+    )
+    assert "no answer calls one" not in cut and "! 1 tool calls have no end, so they stayed text" in cut
     page = check(folder, "equipped", *options, "--model", "thinker")
     assert "! 1 calls have tools that the model does not see: its chat template writes no tools" in page
     assert "  -> Set rollout.tool_prompt: hermes," in page

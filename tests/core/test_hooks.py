@@ -314,9 +314,7 @@ def test_a_run_tells_the_first_failure_of_a_cause_at_once(training: Training) ->
     training.run("half", steps=2)
     (told,) = [line for line in training.lines.said if "the first by" in line]
     assert "t1/" in told and "failed, the first by workflow:KeyError: KeyError: 'lost' (" in told
-    assert "agent.py:" in told and told.endswith(
-        "Fix the agent; `--backbone debug` stops at breakpoints in it."
-    )
+    assert "agent.py:" in told and "Fix the agent; what the model did wrong" in told
 
 
 def test_an_exception_at_an_episodes_end_is_counted_and_ends_nothing(training: Training) -> None:

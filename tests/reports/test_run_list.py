@@ -79,7 +79,7 @@ def test_runs_are_filtered_by_name_and_tags_and_checks_are_listed_on_request(run
     assert listed(name="first") == listed(name="000-a") == ["a"]
     assert listed(tags=["sweep"]) == ["b", "a"] and listed(tags=["sweep", "short"]) == ["b"]
     assert listed(all=True) == ["k", "b", "a"]
-    with pytest.raises(ajet.ConfigError, match="no such folder"):
+    with pytest.raises(ajet.ConfigError, match=r"no such folder\. `ajet run` makes the folder runs"):
         listed_in = ajet.list_runs(runs / "nowhere")
         del listed_in
 

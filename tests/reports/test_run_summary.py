@@ -6,13 +6,15 @@ import shlex
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ajet.interfaces.backbone import Capabilities
 from ajet.learning.collapse import train_again
 from ajet.reports.labels import ago
-from ajet.reports.progress import describe_ended
+from ajet.reports.progress import describe_ended, run_told
 from ajet.reports.text import describe_run, sparkline
 from ajet.rollout.failures import Failure
 from ajet.rollout.recorder import RunRecorder
@@ -197,3 +199,20 @@ def test_printed_commands_name_folders_with_spaces_so_that_a_shell_takes_them(tm
     told = describe_ended("interrupted", run, without_checkpoint=True)
     assert shlex.split(told.partition("resume with: ")[2]) == ["ajet", "run", "--resume", str(run)]
     assert f"--model '{run}')" in train_again(run, None)
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_training_that_is_interrupted_before_its_first_checkpoint_is_told_how_it_goes_on(
+    trains: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(job: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ajet.runs.restarts.run_job", interrupted)
+    job: Any = SimpleNamespace(backbone=SimpleNamespace(capabilities=Capabilities(trains=trains)))
+    progress: Any = SimpleNamespace(run_dir=tmp_path, keep=lambda text: None)
+    with pytest.raises(KeyboardInterrupt) as told:
+        run_told(job, progress)
+    assert str(told.value).endswith(
+        f"resume with: ajet run --resume {tmp_path}" if trains else "no checkpoint yet"
+    )

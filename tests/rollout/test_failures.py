@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ajet.interfaces.judge import FunctionJudge
+from ajet.interfaces.judge import FunctionJudge, RewardFromWorkflow
 from ajet.rollout.failures import Failure, describe_exception, judge_failure
 from ajet.rollout.scheduler import _finite
 from ajet.types import EpisodeView, Task, WorkflowOutput
@@ -47,6 +47,35 @@ def test_none_is_the_workflows_fault_where_the_judge_failed_because_of_it(
     assert ("the workflow returned None" in message) == (
         output.response is None and "steps" not in output.metadata
     )
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (
+            lambda task, output: task.metadata["expected"],
+            "Task has id, query, messages, metadata; its metadata has answer",
+        ),
+        (lambda task, output: task.answer, "Task has id, query, messages, metadata; its metadata has answer"),
+        (lambda task, output: output.text, "WorkflowOutput has reward, response, is_success, metadata"),
+        (lambda task, output: {}["metadata"], ""),
+        (lambda task, output: task.query.answer, ""),
+        (lambda task, output: {}["expected"], ""),
+    ],
+)
+def test_what_a_task_or_an_output_has_is_told_to_who_asks_for_something_else(ask: Any, said: str) -> None:
+    task, output = Task("t", metadata={"answer": "4"}), WorkflowOutput(response="4")
+    told = describe_exception(raised(lambda: ask(task, output)))
+    assert (said in told) if said else " has id" not in told, told
+
+
+def test_a_text_without_a_judge_is_called_text_whatever_its_class() -> None:
+    class TextAccessor(str):
+        """As LangChain's."""
+
+    output, episode = WorkflowOutput(response=TextAccessor("4")), EpisodeView("1.0/t/0", "t", 0, 0)
+    failed = raised(lambda: asyncio.run(RewardFromWorkflow().judge(Task("t"), output, episode)))
+    assert "the workflow returned text, no reward, and the job names no judge" in str(failed)
 
 
 def test_the_line_is_the_users_and_never_one_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

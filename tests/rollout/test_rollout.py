@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import threading
 import time
@@ -202,6 +203,15 @@ def test_a_blocking_workflow_is_left_behind_at_its_deadline(bench, tokenizer) ->
     (episode,) = bench(ScriptedEngine(tokenizer, echo)).run(hangs, timeout=0.3)
     release.set()
     assert episode.failure == "timeout" and time.monotonic() - started < 30
+
+
+def test_an_agent_that_asks_forever_is_told_by_its_calls(bench, tokenizer) -> None:
+    async def circles(task: Any) -> None:
+        while True:
+            await ask(task.query)
+
+    (episode,) = bench(ScriptedEngine(tokenizer, echo)).run(circles, timeout=0.4, retries=0)
+    assert re.match(r"no result within 0\.4 s and \d+ calls; ", episode.error)
 
 
 @pytest.mark.whole

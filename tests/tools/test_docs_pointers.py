@@ -58,5 +58,9 @@ def test_a_page_is_listed_and_shown_whole_or_by_section(ajet: Program) -> None:
 def test_a_misspelt_page_or_section_is_told_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'alarms'"):
         page("alarm")
+    with pytest.raises(
+        ConfigError, match="no such page; a part is frameworks#langgraph, own-agent#a-langgraph-agent"
+    ):
+        page("langgraph")
     with pytest.raises(ConfigError, match=r"no such section; did you mean 'services'.*Its sections are"):
         page("environments#service")

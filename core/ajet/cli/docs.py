@@ -67,17 +67,24 @@ def page(topic: str) -> str:
     name = name.removeprefix("docs/").removesuffix(".md")
     known = pages()
     if name not in known:
-        raise ConfigError(f"docs {topic}", f"no such page{nearest(name, known)}. `ajet docs` lists all.")
-    text = _COMMENT.sub("", known[name].read_text(encoding="utf-8")).strip()
+        texts = {stem: _sections(_text(file)) for stem, file in known.items()}
+        parts = [f"{stem}#{part}" for stem, own in texts.items() for part in own if name in part.split("-")]
+        hint = nearest(name, known) or (f"; a part is {', '.join(parts)}" if parts else "")
+        raise ConfigError(f"docs {topic}", f"no such page{hint}. `ajet docs` lists all.")
+    text = _text(known[name])
     if not section:
         return text
-    parts = _sections(text)
-    if section not in parts:
+    sections = _sections(text)
+    if section not in sections:
         raise ConfigError(
             f"docs {topic}",
-            f"the page has no such section{nearest(section, parts)}. Its sections are {', '.join(parts)}.",
+            f"the page has no such section{nearest(section, sections)}. Its sections are {', '.join(sections)}.",
         )
-    return parts[section]
+    return sections[section]
+
+
+def _text(file: Path) -> str:
+    return _COMMENT.sub("", file.read_text(encoding="utf-8")).strip()
 
 
 def _sections(text: str) -> dict[str, str]:

@@ -163,7 +163,8 @@ class RewardFromWorkflow(Judge):
 
     async def judge(self, task: Task, output: WorkflowOutput, episode: EpisodeView) -> JudgeOutput:
         if output.reward is None:
-            what = "None" if output.response is None else f"a {type(output.response).__name__}, no reward"
+            given = "text" if isinstance(output.response, str) else f"a {type(output.response).__name__}"
+            what = "None" if output.response is None else f"{given}, no reward"
             raise WorkflowFailed(
                 "no_reward",
                 f"the workflow returned {what}, and the job names no judge; set `judge` or return WorkflowOutput(reward=…)",

@@ -62,7 +62,9 @@ def list_runs(
     """The runs in a folder, the newest first; without ``everything``, only those that train. ``name`` keeps those whose own name, or
     folder's name, contains it, and ``tags`` those that have all of them. Raises ConfigError if ``folder`` is not a folder."""
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder. Name a folder of runs, such as runs.")
+        raise ConfigError(
+            f"{folder}: no such folder. `ajet run` makes the folder runs where it is started; change to there, or name another one."
+        )
     lines = [
         run_line(path) for path in sorted(folder.iterdir(), reverse=True) if (path / "job.yaml").is_file()
     ]

@@ -252,7 +252,8 @@ class EpisodeRunner:
                 )
             )
         except DeadlinePassed:
-            text = f"no result within {self.timeout:g} s; {self.board.describe(1)}"
+            calls = len(session.record.calls)
+            text = f"no result within {self.timeout:g} s and {calls} calls; {self.board.describe(1)}"
             failed = Failure(FailureKind.TIMEOUT, text=text)
         except ContractBroken:
             raise

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from traceback import extract_tb, walk_tb
 
 from ajet.interfaces.judge import FunctionJudge, Judge
 from ajet.interfaces.workflow import WorkflowFailed, location_of, missing_key
-from ajet.types import WorkflowOutput
+from ajet.types import Task, WorkflowOutput
 from ajet.utils.user_code import written_at
 
 
@@ -27,7 +28,9 @@ class FailureKind(StrEnum):
 
 _FIX_THE_AGENT = "Fix the agent; `--backbone debug` stops at breakpoints in it."
 _REMEDIES = {
-    FailureKind.TIMEOUT: "Raise rollout.timeout, or find what the agent waits for.",
+    FailureKind.WORKFLOW: "Fix the agent; what the model did wrong, such as invalid SQL, a tool returns to it: failed episodes are not "
+    "trained. `--backbone debug` stops at breakpoints in it.",
+    FailureKind.TIMEOUT: "Raise rollout.timeout, find what the agent waits for, or limit its turns if it makes many calls.",
     FailureKind.NOTHING_CAPTURED: "Let the agent call its model inside the episode, with a client that is captured.",
     FailureKind.CONTEXT_OVERFLOW: "Shorten the agent's histories, or use a model with a longer context.",
     FailureKind.ENGINE: "The model could not be asked; the error says why.",
@@ -125,9 +128,22 @@ def describe_exception(exception: BaseException) -> str:
     AgentJet has in its place."""
     location = location_of(exception)
     missing = exception.name if isinstance(exception, ModuleNotFoundError) else None
-    instead = _INSTEAD.get((missing or "").partition(".")[0])
+    instead = _INSTEAD.get((missing or "").partition(".")[0]) or _missing_field(exception)
     said = f"{type(exception).__name__}: {str(exception)[:500]}{f' ({location})' if location else ''}"
     return f"{said}; {instead}" if instead else said
+
+
+def _missing_field(exception: BaseException) -> str:
+    """What a task or an output has, if the user's code asked it for something else; else empty."""
+    asked = exception.obj if isinstance(exception, AttributeError) else None
+    if isinstance(exception, KeyError) and (raised := extract_tb(exception.__traceback__)):
+        (*_, (frame, _)) = walk_tb(exception.__traceback__)
+        local = frame.f_locals.values() if "metadata[" in (raised[-1].line or "") else ()
+        asked = next((value for value in local if isinstance(value, Task)), None)
+    if not isinstance(asked, (Task, WorkflowOutput)):
+        return ""
+    names = ", ".join(field.name for field in fields(asked))
+    return f"{type(asked).__name__} has {names}; its metadata has {', '.join(asked.metadata) or 'nothing'}"
 
 
 def _returned_none(output: WorkflowOutput) -> bool:

@@ -312,7 +312,8 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
     """What a user should look at before training, worst first, each with a remedy."""
     episodes, merged = report.episodes, report.merging
     answers = sum(len(e.record.calls) for e in episodes)
-    uncalled = bool(report.offering) and not report.calling
+    begun = sum(report.faults.get(name, 0) for name in ("cut_calls", "malformed_tool_calls"))
+    uncalled = bool(report.offering) and not report.calling and begun <= MUCH * answers
     too_long = any(e.failed and e.failed.kind is FailureKind.CONTEXT_OVERFLOW for e in episodes)
     first = {e.failed.cause: e.failed for e in reversed(episodes) if e.failed}
     warnings = [

@@ -42,11 +42,11 @@ def find(spec: str, folder: Path) -> Agent:
     wrapped = _wrapped(agent)
     if wrapped is None:
         _check(agent, spec)
-    extra, tools = "", False
-    if "langgraph" in _packages(agent):
-        extra, tools = ",langgraph", "tools" in getattr(agent, "nodes", ())
-    elif _is_of_agents_sdk(agent):
-        extra, tools = ",openai-agents", bool(agent.tools)
+    parts = _parts(agent)
+    graphs = [part for part in parts if "langgraph" in _packages(part)]
+    agents = [part for part in parts if _is_of_agents_sdk(part)]
+    extra = ",langgraph" if graphs else ",openai-agents" if agents else ""
+    tools = any("tools" in getattr(graph, "nodes", ()) for graph in graphs) or any(a.tools for a in agents)
     return Agent(
         f"{spec} ({described(agent)})",
         "workflow.py:run" if wrapped else path,
@@ -85,6 +85,12 @@ def _is_of_agents_sdk(agent: Any) -> bool:
     """Whether it is an agent of the OpenAI Agents SDK."""
     sdk: Any = sys.modules.get("agents")
     return hasattr(sdk, "Runner") and isinstance(agent, sdk.Agent)
+
+
+def _parts(agent: Any) -> list[Any]:
+    """What an agent consists of: itself, or for a function or a class all that its module has, such as the graph that it invokes."""
+    module = sys.modules.get(getattr(agent, "__module__", None) or "")
+    return list(vars(module).values()) if module and not _packages(agent) else [agent]
 
 
 def _packages(agent: Any) -> set[str]:
@@ -145,6 +151,8 @@ def _nameless(module: str) -> ConfigError:
         and _fits(value)
         and getattr(value, "__module__", here) in (here, type(value).__module__)
     ]
+    # What takes a text is often a tool.
+    names.sort(key=lambda name: inspect.isroutine(members[name]) and _takes_text(members[name]))
     there = f"It has {', '.join(names)}" if names else f"It has none that can be a workflow. {NEEDED} Then"
     return ConfigError(
         f"--from {module}", f"names no object in it. {there}: --from {module}:{(names or ['run'])[0]}."

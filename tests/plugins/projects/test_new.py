@@ -191,6 +191,25 @@ from openai import AsyncOpenAI
 
 solver = Agent("solver", model=OpenAIChatCompletionsModel("gpt-5-mini", AsyncOpenAI(api_key="unset")))
 """
+CALLING_SDK = (
+    SDK.replace("AsyncOpenAI\n", "AsyncOpenAI\nfrom agents import Runner, WebSearchTool\n").replace(
+        '"solver",', '"solver", tools=[WebSearchTool()],'
+    )
+    + "\nasync def run(task):\n    return (await Runner.run(solver, task.query)).final_output\n"
+)
+CALLING_GRAPH = """
+from langchain.agents import create_agent
+from langchain_openai import ChatOpenAI
+
+def query(sql: str) -> str:
+    "Its rows."
+
+librarian = create_agent(ChatOpenAI(model="gpt-5-mini", api_key="unset"), [query])
+
+async def run(task):
+    state = await librarian.ainvoke({"messages": [("user", task.query)]})
+    return state["messages"][-1].text
+"""
 
 
 @pytest.mark.parametrize(
@@ -246,6 +265,20 @@ def test_a_graph_with_tools_gets_a_model_that_calls_them(folder: Path, ajet: Pro
     ajet("new", "again", "--from", "sums/agent.py:graph")
     assert job(folder / "again")["model"] == "smollm2-tools"
     assert '"ajet[local,langgraph]"' in (folder / "again" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "needs", "extra"),
+    [(CALLING_GRAPH, "langchain.agents", "langgraph"), (CALLING_SDK, "agents", "openai-agents")],
+)
+def test_a_function_that_runs_an_agent_with_tools_gets_a_model_that_calls_them(
+    text: str, needs: str, extra: str, folder: Path, ajet: Program
+) -> None:
+    pytest.importorskip(needs)
+    (folder / "my_agent.py").write_text(text)
+    ajet("new", "shop", "--from", "my_agent.py:run")
+    assert job(folder / "shop")["model"] == "smollm2-tools"
+    assert f'"ajet[local,{extra}]"' in (folder / "shop" / "README.md").read_text()
 
 
 NONE = (
@@ -314,6 +347,9 @@ def test_a_file_without_a_name_lists_what_could_be_meant(folder: Path, ajet: Pro
         == "error: --from my_agent.py: names no object in it. It has ask, run: --from my_agent.py:ask.\n"
     )
     assert "no such file" in ajet("new", "shop", "--from", "other.py").err
+    (folder / "workflow.py").write_text(TEXT + "async def run(task):\n    return await ask(task.query)\n")
+    named = ajet("new", "shop", "--from", "workflow.py").err
+    assert "It has run, ask: --from workflow.py:run." in named, "what takes a text is often a tool"
 
 
 # ------------------------------------------------------------------ refusals
