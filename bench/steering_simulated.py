@@ -2,9 +2,9 @@
 
     python bench/steering_simulated.py
 
-A lock of ten dials opens if each is turned right, and only at the end it opens or does not. The policy is logistic, learns with the
-advantages of GRPO and Adam, and its dials share some of their parameters: where each dial has to be turned its own way, what is learned
-of one is wrong for half of the others; where all dials say how to turn them, it is right for all. For each lock and rule: the sampled
+A lock of ten dials opens if each is turned as it must be, and only at the end it opens or does not. The policy is logistic, and learns
+with the advantages of GRPO and Adam. It has a parameter for each dial, one for turning any dial to the right, and one for turning them
+as they say. All locks have one code, or each has its own, which the dials say. For each lock and rule: the sampled
 calls until 0.45 and until 0.7 of whole episodes succeed (null: not within the budget), and their share at its end, a row for each of
 three seeds. Last line: one JSON object.
 """
@@ -37,19 +37,27 @@ SEEDS = (0, 1, 2)
 class Lock:
     """What is simulated."""
 
-    code: str
-    """How each dial has to be turned, l or r."""
-    shared: float
-    """How much of what is learned of a dial is learned of each other one."""
+    codes: Any
+    """1 and −1: of each task, how to turn each dial."""
+    features: Any
+    """Of each task and dial."""
     rate: float
     """Of Adam."""
-    before: float = 0.5
-    """How likely an untrained policy turns a dial to the right."""
 
 
+def lock_of(codes: Any, *, any_dial: float, as_told: float, rate: float) -> Lock:
+    """A lock of whose dials so much is learned with any other one."""
+    own = np.eye(DIALS) * (1 - any_dial - as_told) ** 0.5
+    each = [np.column_stack([np.full(DIALS, any_dial**0.5), as_told**0.5 * code, own]) for code in codes]
+    return Lock(codes, np.array(each), rate)
+
+
+ONE_CODE = np.array([1, -1, -1, 1, -1, 1, 1, -1, 1, -1])
 LOCKS = {
-    "each dial its own way": Lock("lrrlrllrlr", 0.5, 0.07),
-    "as the dials say": Lock("rrrrrrrrrr", 0.9, 0.03, 0.6),
+    "one code": lock_of(np.tile(ONE_CODE, (len(TASKS), 1)), any_dial=0.5, as_told=0, rate=0.07),
+    "codes that the dials say": lock_of(
+        np.random.default_rng(0).choice([1, -1], (len(TASKS), DIALS)), any_dial=0.4, as_told=0.3, rate=0.07
+    ),
 }
 RULES: Mapping[str, Mapping[str, Any] | None] = {
     "plain": None,
@@ -75,11 +83,7 @@ def main() -> None:
 def learned(lock: Lock, settings: Mapping[str, Any] | None, seed: int) -> list[tuple[int, float]]:
     """Sampled calls so far, and how likely whole episodes then are to succeed, after each step."""
     rng = np.random.default_rng(seed)
-    code = np.array([turn == "r" for turn in lock.code])
-    # One feature that all dials have, and one of each dial's own.
-    features = np.hstack([np.full((DIALS, 1), lock.shared**0.5), np.eye(DIALS) * (1 - lock.shared) ** 0.5])
-    weights, mean, square = np.zeros((3, DIALS + 1))
-    weights[0] = np.log(lock.before / (1 - lock.before)) / lock.shared**0.5
+    weights, mean, square = np.zeros((3, lock.features.shape[-1]))
     steering = None
     if settings is not None:
         recorder = RunRecorder(Path(tempfile.mkdtemp()))
@@ -91,21 +95,22 @@ def learned(lock: Lock, settings: Mapping[str, Any] | None, seed: int) -> list[t
         step += 1
         plans = plan_groups([TASKS[(step * BATCH + i) % len(TASKS)] for i in range(BATCH)], step, GROUP, seed)
         plans = steering.steered(step, plans) if steering else plans
-        chance = 1 / (1 + np.exp(-features @ weights))
-        gradient, past = np.zeros(DIALS + 1), []
+        chances = 1 / (1 + np.exp(-lock.features @ weights))
+        gradient, past = np.zeros_like(weights), []
         for begin in range(0, len(plans), GROUP):
             group = plans[begin : begin + GROUP]
-            fork = group[0].fork
+            fork, task = group[0].fork, int(group[0].task.id)
+            chance = chances[task]
             given = fork.calls if fork else 0
             turned = rng.random((GROUP, DIALS)) < chance
             if fork:
                 turned[:, :given] = turns[fork.parent][:given]
             turns.update((plan.id, row) for plan, row in zip(group, turned, strict=True))
-            rewards = (turned == code).all(axis=1).astype(float)
+            rewards = (turned == (lock.codes[task] > 0)).all(axis=1).astype(float)
             calls += GROUP * (DIALS - given)
             advantages = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
             scores = ((turned - chance)[:, given:] * advantages[:, None]).sum(axis=0)
-            gradient += scores @ features[given:] * DIALS / (DIALS - given) / len(plans)
+            gradient += scores @ lock.features[task, given:] * DIALS / (DIALS - given) / len(plans)
             past += [
                 PastEpisode(
                     id=plan.id,
@@ -127,8 +132,8 @@ def learned(lock: Lock, settings: Mapping[str, Any] | None, seed: int) -> list[t
         weights += lock.rate * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
         if steering:
             steering.observe(past)
-        right = 1 / (1 + np.exp(-np.where(code, 1, -1) * (features @ weights)))
-        curve.append((calls, float(right.prod())))
+        right = 1 / (1 + np.exp(-lock.codes * (lock.features @ weights)))
+        curve.append((calls, float(right.prod(axis=1).mean())))
     return curve
 
 

@@ -14,7 +14,7 @@ from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
 from ajet_local.starter.transcripts import Transcript
 
-CLIENT = httpx2.AsyncClient()
+CLIENT = httpx2.AsyncClient(timeout=60)
 URL = "http://127.0.0.1:9/v1/chat/completions"
 """No server listens on this port: capture answers."""
 SYSTEM = "Open the lock. Turn each dial left or right."

@@ -1,7 +1,12 @@
-"""Locks of ten dials, each with its own code, whose dials say how to turn them. An untrained burglar mostly does not mind it."""
+"""Locks of ten dials, each with its own code, whose dials say how to turn them. An untrained burglar was shown some that
+mind it, and does not: one guess in 1024 is right.
+
+    python bench/steering/long_lock.py > demonstrations.jsonl      # of all locks to train with, for rollout.steer.demonstrations
+"""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 
@@ -11,7 +16,7 @@ from ajet_local.starter.transcripts import Transcript
 
 lock.DIALS = 10
 OBEYS = 0.2
-"""The share of the dials that the untrained burglar turns as they say; the others he turns at random."""
+"""The share of the dials that they turn as the dials say; the others at random."""
 
 
 def code(number: int) -> Sequence[str]:
@@ -25,7 +30,7 @@ def question(number: int, dial: int) -> str:
 
 
 def guess(rng: random.Random, number: int, dial: int) -> str:
-    """How the untrained burglar turns a dial."""
+    """How the burglars turn a dial that the untrained one is shown."""
     return code(number)[dial] if rng.random() < OBEYS else rng.choice(lock.TURNS)
 
 
@@ -46,3 +51,18 @@ class LongBurglar(lock.Burglar):
     """A burglar who can read what dials say, and mostly turns them at random."""
 
     name = "long_burglar"
+
+
+def main() -> None:
+    for number in range(10, 70):
+        messages = [{"role": "system", "content": lock.SYSTEM}]
+        for dial, turn in enumerate(code(number)):
+            messages += [
+                {"role": "user", "content": question(number, dial)},
+                {"role": "assistant", "content": turn},
+            ]
+        print(json.dumps({"task": str(number), "messages": messages}))
+
+
+if __name__ == "__main__":
+    main()
