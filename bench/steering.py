@@ -2,9 +2,9 @@
 
     SEED=0 python bench/steering.py [TASK ...]
 
-A lock of eight dials that are the same for all locks, of which one guess in 256 is right; locks of ten dials that say how to turn them;
-frozen lakes of six by six fields; Countdown with four numbers; with `--slow` also a real language model, SmolLM2-135M. What is compared
-are validations: whole episodes of held-out tasks, without prefixes. The run with steered groups, whose steps sample fewer tokens, takes
+Locks of six dials that one code opens (one guess in 64); locks of ten dials that say how to turn them (one in 1024); frozen lakes of
+six by six fields; Countdown with four numbers; with `--slow` also a real language model, SmolLM2-135M. What is compared are
+validations: whole episodes of held-out tasks, without prefixes. The run with steered groups, whose steps sample fewer tokens, takes
 more of them, and is stopped after as many tokens as plain groups sampled in all. `tokens_ratio` is how many times fewer sampled tokens
 it needs for nine tenths of plain groups' gain, `half_ratio` the same for half of it, null where plain groups gained next to nothing;
 where it does not get to nine tenths, `is_bound` says that the ratio is at most this. Last line: one JSON object.

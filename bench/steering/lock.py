@@ -19,8 +19,8 @@ URL = "http://127.0.0.1:9/v1/chat/completions"
 """No server listens on this port: capture answers."""
 SYSTEM = "Open the lock. Turn each dial left or right."
 TURNS = ("left", "right")
-CODE = ["left", "right", "right", "left", "right", "left", "left", "right"]
-"""A burglar who guesses finds one in 256."""
+CODE = ["left", "right", "right", "left", "right", "left"]
+"""One guess in 64 is right."""
 DIALS = len(CODE)
 
 

@@ -48,7 +48,7 @@ Locks, run = lock.Locks, lock.run
 
 
 class LongBurglar(lock.Burglar):
-    """A burglar who can read what dials say, and mostly turns them at random."""
+    """A burglar who can read what dials say, and turns them at random."""
 
     name = "long_burglar"
 
