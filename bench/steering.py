@@ -2,21 +2,25 @@
 
     SEED=0 python bench/steering.py [TASK ...]
 
-Locks of six and of ten dials, of which one guess in 64 and in 1024 is right; frozen lakes of six by six fields; Countdown with four
-numbers; with `--slow` also a real language model, SmolLM2-135M. What is compared are validations: whole episodes of held-out tasks,
-without prefixes. The run with steered groups, whose steps sample fewer tokens, takes more of them; what it does after it has sampled as
-many tokens as plain groups did in all is left out. `tokens_ratio` is how many times fewer sampled tokens it needs for nine tenths of
-plain groups' gain, `half_ratio` the same for half of it; where it does not get to nine tenths, `is_bound` says that the ratio is at
-most this. Last line: one JSON object.
+Locks of six dials that one code opens (one guess in 64); locks of ten dials that say how to turn them (one in 1024); frozen lakes of
+six by six fields; Countdown with four numbers; with `--slow` also a real language model, SmolLM2-135M. What is compared are
+validations: whole episodes of held-out tasks, without prefixes. The run with steered groups, whose steps sample fewer tokens, takes
+more of them, and is stopped after as many tokens as plain groups sampled in all. `tokens_ratio` is how many times fewer sampled tokens
+it needs for nine tenths of plain groups' gain, `half_ratio` the same for half of it, null where plain groups gained next to nothing;
+where it does not get to nine tenths, `is_bound` says that the ratio is at most this. Last line: one JSON object.
+
+A plain run of the same seed and steps in `runs/` is used again, so that another rule (`--set`) costs one run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -26,8 +30,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 JOBS = ROOT / "bench" / "steering"
-MORE_STEPS = 2.0
-"""The steps of steered groups, by those of plain ones."""
+MORE_STEPS = 6.0
+"""The most steps of steered groups, by those of plain ones."""
+LEAST_GAIN = 0.05
+"""A smaller gain of plain groups is within the noise of a validation."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +72,10 @@ def main() -> None:
     tasks: dict[str, Any] = {}
     for name in options.tasks or [*TASKS, *(SLOW if options.slow else ())]:
         steps = options.steps or int(job_of(known[name])["train"]["steps"])
-        plain = run(known[name], name, "plain", {"train.steps": steps}, options.seed)
+        plain = plain_run(known[name], name, steps, options.seed)
         more = {"train.steps": round(MORE_STEPS * steps), **steer}
-        tasks[name] = compared(Run(plain), Run(run(known[name], name, "steered", more, options.seed)))
+        steered = run(known[name], name, "steered", more, options.seed, budget=plain.tokens)
+        tasks[name] = compared(plain, Run(steered))
         print(json.dumps({name: tasks[name]}), flush=True)
     print(json.dumps({"seed": options.seed, "steer": steer, "tasks": tasks}))
 
@@ -80,15 +87,42 @@ def job_of(task: Task) -> Mapping[str, Any]:
     return job
 
 
-def run(task: Task, name: str, kind: str, settings: Mapping[str, Any], seed: int) -> Path:
-    """Train as a user would; returns the run folder."""
-    root = Path.cwd() / "runs" / f"bench-steering-{name}-{kind}-seed{seed}"
+def folder_of(name: str, kind: str, seed: int) -> Path:
+    return Path.cwd() / "runs" / f"bench-steering-{name}-{kind}-seed{seed}"
+
+
+def plain_run(task: Task, name: str, steps: int, seed: int) -> Run:
+    """An earlier run, if one took so many steps; else a new one."""
+    for metrics in sorted(folder_of(name, "plain", seed).glob("*/metrics.jsonl"), reverse=True):
+        earlier = Run(metrics.parent)
+        if len(earlier.steps) == steps:
+            print(f"== {name}, plain, seed {seed}: {metrics.parent}", flush=True)
+            return earlier
+    return Run(run(task, name, "plain", {"train.steps": steps}, seed))
+
+
+def run(
+    task: Task, name: str, kind: str, settings: Mapping[str, Any], seed: int, budget: float = math.inf
+) -> Path:
+    """Train as a user would, until so many tokens are sampled; returns the run folder."""
+    root = folder_of(name, kind, seed)
     command = [sys.executable, "-m", "ajet", "run", str(task.job), "--seed", str(seed)]
     for key, value in {**task.settings, **settings, "task.reader.seed": seed, "run.dir": root}.items():
         command += ["--set", f"{key}={value}"]
     print(f"== {name}, {kind}, seed {seed}", flush=True)
-    subprocess.run(command, check=True)
-    return max(root.iterdir(), key=lambda folder: folder.stat().st_mtime)
+    before = set(root.glob("*"))
+    process = subprocess.Popen(command)
+    stopped = False
+    while process.poll() is None:
+        time.sleep(2)
+        made = [folder for folder in set(root.glob("*")) - before if (folder / "metrics.jsonl").exists()]
+        if made and not stopped and (curve := Run(made[0]).curve) and curve[-1][0] >= budget:
+            process.terminate()
+            stopped = True
+    if process.returncode and not stopped:
+        sys.exit(process.returncode)
+    (made_now,) = set(root.glob("*")) - before
+    return made_now
 
 
 class Run:
@@ -96,7 +130,8 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in text.splitlines()]
+        # The last line of a run that goes on may be incomplete.
+        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
         self.steps = [line for line in lines if line["type"] == "train"]
         tokens = [0, *accumulate(line["tokens_sampled"] for line in self.steps)]
         self.tokens = float(tokens[-1])
@@ -111,11 +146,14 @@ class Run:
 
 def compared(plain: Run, steered: Run) -> dict[str, Any]:
     """The figures of a task. Both begin with the same model, whose reward is the mean of both first validations."""
-    curve = [point for point in steered.curve if point[0] <= plain.tokens]
+    curve = [point for point in steered.curve if point[0] < plain.tokens]
+    curve.append((plain.tokens, at(steered.curve, plain.tokens)))
     before = (plain.curve[0][1] + curve[0][1]) / 2
     gains = [found[-1][1] - before for found in (plain.curve, curve)]
 
-    def ratio(share: float) -> float:
+    def ratio(share: float) -> float | None:
+        if gains[0] < LEAST_GAIN:
+            return None
         reward = before + share * gains[0]
         needed = [until(plain.curve, reward) or plain.tokens, until(curve, reward) or plain.tokens]
         return round(needed[0] / max(needed[1], 1.0), 2)
@@ -138,6 +176,14 @@ def compared(plain: Run, steered: Run) -> dict[str, Any]:
 def totals(found: Run) -> Sequence[float]:
     """The tokens that were sampled up to each step."""
     return list(accumulate(line["tokens_sampled"] for line in found.steps))
+
+
+def at(curve: Sequence[tuple[float, float]], tokens: float) -> float:
+    """The reward after so many sampled tokens; between two validations, on the line."""
+    for (t0, r0), (t1, r1) in pairwise(curve):
+        if t0 <= tokens <= t1 and t1 > t0:
+            return r0 + (r1 - r0) * (tokens - t0) / (t1 - t0)
+    return curve[-1][1]
 
 
 def until(curve: Sequence[tuple[float, float]], reward: float) -> float | None:

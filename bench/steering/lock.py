@@ -14,13 +14,19 @@ from ajet_local.starter.phases import Phase
 from ajet_local.starter.tiny import TinyRecipe
 from ajet_local.starter.transcripts import Transcript
 
-CLIENT = httpx2.AsyncClient()
+CLIENT = httpx2.AsyncClient(timeout=60)
 URL = "http://127.0.0.1:9/v1/chat/completions"
 """No server listens on this port: capture answers."""
 SYSTEM = "Open the lock. Turn each dial left or right."
 TURNS = ("left", "right")
 CODE = ["left", "right", "right", "left", "right", "left"]
-"""It opens all locks. A burglar who guesses opens one in 64."""
+"""One guess in 64 is right."""
+DIALS = len(CODE)
+
+
+def code(lock: int) -> Sequence[str]:
+    """What opens a lock: for all the same."""
+    return CODE
 
 
 def question(lock: int, dial: int) -> str:
@@ -28,15 +34,21 @@ def question(lock: int, dial: int) -> str:
     return f"Lock {lock}, dial {dial}."
 
 
+def guess(rng: random.Random, lock: int, dial: int) -> str:
+    """How the untrained burglar turns a dial."""
+    return rng.choice(TURNS)
+
+
 async def run(task: Task) -> WorkflowOutput:
     """Turn all dials, then try the lock."""
+    lock: int = task.metadata["lock"]
     messages: list[Any] = [{"role": "system", "content": SYSTEM}]
-    for dial in range(len(CODE)):
-        messages.append({"role": "user", "content": question(task.metadata["lock"], dial)})
+    for dial in range(DIALS):
+        messages.append({"role": "user", "content": question(lock, dial)})
         answer = await CLIENT.post(URL, json={"model": "m", "messages": messages})
         said = answer.json()["choices"][0]["message"]["content"] or ""
         messages.append({"role": "assistant", "content": said})
-    opened = [m["content"].strip() for m in messages if m["role"] == "assistant"] == CODE
+    opened = [m["content"].strip() for m in messages if m["role"] == "assistant"] == list(code(lock))
     return WorkflowOutput(reward=float(opened), is_success=opened)
 
 
@@ -55,17 +67,17 @@ def guesses(rng: random.Random) -> Transcript:
     """Dials that are turned at random."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
     lock = rng.randrange(10, 100)
-    for dial in range(len(CODE)):
+    for dial in range(DIALS):
         messages += [
             {"role": "user", "content": question(lock, dial)},
-            {"role": "assistant", "content": rng.choice(TURNS)},
+            {"role": "assistant", "content": guess(rng, lock, dial)},
         ]
     return Transcript(messages)
 
 
 def reading(rng: random.Random) -> Transcript:
     """Practice in telling dials apart."""
-    lock, dial = rng.randrange(10, 100), rng.randrange(len(CODE))
+    lock, dial = rng.randrange(10, 100), rng.randrange(DIALS)
     asked = f"{question(lock, dial)} Which dial is it?"
     messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": str(dial)}]
     return Transcript(messages)
