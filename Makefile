@@ -203,9 +203,10 @@ $(DOCS_INSTALLED): $(ALL_INSTALLED)
 docs: $(DOCS_INSTALLED) ## the documentation site, in build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 
+# SBOMs are checked, too, in which jsonschema reads addresses ten times as fast with rfc3987 as without it.
 .venv-build/.installed: constraints.txt
 	@python3 -m venv --clear $(@D)
-	@$(@D)/bin/python $(INSTALL) build cyclonedx-bom dunamai hatchling -c constraints.txt
+	@$(@D)/bin/python $(INSTALL) build cyclonedx-bom dunamai hatchling rfc3987 -c constraints.txt
 	@touch $@
 
 wheels: .venv-build/.installed ## wheels and source distributions of the last commit, in dist/; the version comes from the newest tag
