@@ -297,6 +297,20 @@ def masks(place: Place) -> dict[str, Any]:
 # --------------------------------------------------------------------------- a model of the shape of Qwen3-0.6B
 
 
+def _shape(place: Place) -> tuple[Any, Any]:
+    """The model's configuration, and how much is computed. Reduced, its heads keep their size and their groups; a processor without
+    instructions for bfloat16 takes minutes with the widths of Qwen3-0.6B."""
+    import gpu
+
+    config = gpu.qwen3_06b()
+    if not place.reduced:
+        return config, gpu.Sizes()
+    config.hidden_size, config.intermediate_size, config.vocab_size = 256, 512, 1000
+    config.num_attention_heads, config.num_key_value_heads = 4, 2
+    config.num_hidden_layers, config.layer_types = 2, ["full_attention"] * 2
+    return config, gpu.Sizes(2, 3, 64, 16, 1, 4)
+
+
 def trees(place: Place) -> dict[str, Any]:
     """The check that each model passes before it computes trees; then training on trees beside rows."""
     import gpu
@@ -305,11 +319,7 @@ def trees(place: Place) -> dict[str, Any]:
     from ajet_trees import attention as module
     from ajet_trees.models import difference
 
-    config = gpu.qwen3_06b()
-    sizes = gpu.Sizes()
-    if place.reduced:
-        config.num_hidden_layers, config.vocab_size, config.layer_types = 2, 1000, ["full_attention"] * 2
-        sizes = gpu.Sizes(2, 3, 64, 16, 1, 4)
+    config, sizes = _shape(place)
     torch.manual_seed(0)
     with place.device:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
@@ -417,12 +427,9 @@ def generation(place: Place) -> dict[str, Any]:
     import gpu
     from transformers import AutoModelForCausalLM
 
-    config = gpu.qwen3_06b()
-    if place.reduced:
-        config.num_hidden_layers, config.vocab_size, config.layer_types = 2, 1000, ["full_attention"] * 2
+    config, sizes = _shape(place)
     with place.device:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-    sizes = gpu.Sizes(2, 3, 64, 16, 1, 4) if place.reduced else gpu.Sizes()
     return {key: round(value, 1) for key, value in asyncio.run(gpu.generation(model, sizes)).items()}
 
 

@@ -40,7 +40,7 @@ def within_budget(item: pytest.Item) -> Iterator[None]:
     began, modules = _processor_seconds(), len(sys.modules)
     yield
     seconds = _processor_seconds() - began
-    measured = len(sys.modules) - modules <= IMPORTED and "not whole" in item.config.option.markexpr
+    measured = len(sys.modules) - modules <= IMPORTED and "whole" in item.config.option.markexpr
     if measured and seconds > BUDGET and not any(mark.name in LONGER for mark in item.iter_markers()):
         pytest.fail(
             f"it took {seconds:.1f} s of a processor, and a fast test has {BUDGET:g}: mark it `whole`",

@@ -1,4 +1,5 @@
-"""The installations that the pages name, resolved by pip's own resolver as on a machine with GPUs (Linux on x86-64, Python 3.12).
+"""The installations that the pages name, resolved as on a machine with GPUs (Linux on x86-64, Python 3.12): by uv in seconds, and by
+pip's own resolver, which takes minutes.
 
 Nothing is installed. AgentJet's own distributions are those of this clone.
 """
@@ -11,9 +12,12 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.pages import tool
 
 ROOT = Path(__file__).parents[2]
 PLATFORMS = ["linux_x86_64", "manylinux2014_x86_64", *(f"manylinux_2_{n}_x86_64" for n in range(5, 40))]
@@ -40,7 +44,34 @@ def _folder(plugin: re.Match[str]) -> str:
     return f"./plugins/{plugin[1].replace('-', '_')}"
 
 
+def by_uv(asked: list[str], folder: Path) -> dict[str, str]:
+    """The versions that uv would install."""
+    install = tool("install")
+    command = [*install.find_uv(), "pip", "install", "--dry-run", "--target", str(folder)]
+    command += ["--only-binary=:all:", "--python-version", "3.12"]
+    command += ["--python-platform", "x86_64-manylinux_2_39"]
+    done = subprocess.run(
+        [*command, *asked], cwd=ROOT, env=install.uv_environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(re.findall(r"^ \+ ([\w.-]+)(?:==| @ )(\S+)", done.stderr, re.MULTILINE))
+
+
+def by_pip(asked: list[str], folder: Path) -> dict[str, str]:
+    """The versions that pip would install."""
+    report = folder / "report.json"
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
+    command += ["--report", str(report), "--target", str(folder / "nothing"), "--only-binary=:all:"]
+    command += ["--implementation", "cp", "--python-version", "3.12"]
+    command += [word for platform in PLATFORMS for word in ("--platform", platform)]
+    done = subprocess.run([*command, *asked], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    packages = [one["metadata"] for one in json.loads(report.read_text())["install"]]
+    return {one["name"].lower(): one["version"] for one in packages}
+
+
 @pytest.mark.whole
+@pytest.mark.parametrize("resolved", [by_uv, pytest.param(by_pip, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("page", "word", "versions"),
     [
@@ -53,21 +84,15 @@ def _folder(plugin: re.Match[str]) -> str:
     ],
 )
 def test_an_installation_for_gpus_resolves(
-    tmp_path: Path, page: str, word: str, versions: dict[str, str]
+    tmp_path: Path,
+    page: str,
+    word: str,
+    versions: dict[str, str],
+    resolved: Callable[[list[str], Path], dict[str, str]],
 ) -> None:
-    report = tmp_path / "report.json"
     asked = command_of(page, word)
     assert "plugins/local" in " ".join(asked), "AgentJet's own requirements count too"
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
-    command += ["--report", str(report), "--target", str(tmp_path / "nothing"), "--only-binary=:all:"]
-    command += ["--implementation", "cp", "--python-version", "3.12"]
-    command += [word for platform in PLATFORMS for word in ("--platform", platform)]
-    done = subprocess.run([*command, *asked], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = {
-        one["metadata"]["name"].lower(): one["metadata"]["version"]
-        for one in json.loads(report.read_text())["install"]
-    }
+    found = resolved(asked, tmp_path)
     assert {"ajet", "torch"} <= found.keys()
     for name, version in versions.items():
         assert found[name].startswith(version), (name, found[name])
