@@ -364,7 +364,9 @@ def marked_tests(place: Place) -> dict[str, Any]:
     """The tests that are marked gpu; reduced, their neighbours that need no device."""
     command = ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "tests/plugins/local/test_gpu.py"]
     # Without a device, every test that needs none, also those that `make test` leaves out: pytest fails if no test is left.
-    output = _run([*command, "-m", "not slow and not gpu" if place.reduced else "gpu"], place, "tests", HERE.parent)
+    output = _run(
+        [*command, "-m", "not slow and not gpu" if place.reduced else "gpu"], place, "tests", HERE.parent
+    )
     return {"summary": [line for line in output.splitlines() if " passed" in line][-1]}
 
 
