@@ -236,7 +236,8 @@ def examine(
     counters: Counter[str] = sum((e.counters for e in episodes), Counter())
     judged = [e for e in episodes if e.failure is None]
     groups = judged_groups(episodes)
-    hidden = job.config.task.hides(judged=True) if job.config.task else ()
+    hides = job.config.task.hides(judged=True) if job.config.task else ()
+    readable = set(hides).difference(job.workflow.withheld)
     select = TokenSelection(job.filters, job.config.train.max_timelines, str(job.config.run.seed))
     dropped: Counter[str] = Counter()
     rejected, abandoned = 0, {}
@@ -276,7 +277,7 @@ def examine(
         ),
         rejected=rejected,
         unused=abandoned,
-        copied=sum(any(_copied(e, name) for name in hidden) for e in judged),
+        copied=sum(any(_copied(e, name) for name in readable) for e in judged),
         longest=max((c.end.length for c in calls), default=0),
         context_length=context_length,
         dropped=dropped,
@@ -398,8 +399,8 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
     if report.copied:
         warnings.append(
             (
-                f"{report.copied} responses repeat the task's answer, which no message has: the agent reads it in the task",
-                "Let only the judge read that field of the metadata; task.hidden names such fields.",
+                f"{report.copied} responses repeat the task's answer, which no message has: does the agent read it in the task?",
+                "Nothing is wrong if its own code works the answer out. Else let only the judge read that field of the metadata.",
             )
         )
     return warnings
