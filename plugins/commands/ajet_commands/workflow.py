@@ -373,9 +373,8 @@ class _Episode:
         """What the program answered. Raises WorkflowFailed."""
         if ended.cause:
             command = shlex.join(self.plugin.command)
-            raise WorkflowFailed(
-                ended.cause, f"{command} {_ENDED.get(ended.cause, 'ended with ' + ended.cause)}; {ended.said}"
-            )
+            how = _ENDED.get(ended.cause, "ended with " + ended.cause)
+            raise WorkflowFailed(ended.cause, f"{command} {how}; {ended.said}{self._elsewhere()}")
         if self.plugin.answer == "stdout":
             if ended.own and _whole_output(ended.own):
                 return read_answer(ended.own)
@@ -399,6 +398,14 @@ class _Episode:
         if len(text) > MOST_ANSWER:
             raise WorkflowFailed("answer", f"{self.plugin.answer} is longer than {MOST_ANSWER} bytes")
         return WorkflowOutput(response=text.decode(errors="replace"))
+
+    def _elsewhere(self) -> str:
+        """What to say of a file that the command names, and that is only in the job's folder."""
+        here, words = self.plugin.workdir, self.plugin.command[1:]
+        for word in words if self.workspace != here else ():
+            if os.path.isfile(here / word) and not os.path.exists(self.workspace / word):
+                return f"; {word} is in {here}, but the program runs in a folder of its own: name {{workdir}}/{word}"
+        return ""
 
     def _with_files(self, output: WorkflowOutput) -> WorkflowOutput:
         files, left = collect(self.workspace, self.plugin.collect)
