@@ -43,6 +43,8 @@ from ajet.utils.asyncrun import run
 
 MUCH = 0.1
 """The share of answers from which a fault is worth a warning."""
+MOST_SHOWN = 80
+"""Characters of a response that a warning shows."""
 _LONGER = "Raise the agent's max_tokens or rollout.sampling.max_tokens; if the model rambles, show it a short answer in the prompt."
 _LEARN = "Look at one with `ajet show`: a model that does not know the tool format must learn it first (`ajet sft`)."
 _FAULTS = {
@@ -152,7 +154,7 @@ def check(job: Job, engine: Engine, *, tasks: int, group_size: int) -> Report:
         differs = await repeats(runtime, episodes)
 
     report = run(examined(job, engine, tasks=tasks, group_size=group_size, also=again), job.progress.say)
-    warnings = [*warnings_of(report), *_equal(report)]
+    warnings = [*warnings_of(report), *_no_signal(report)]
     settings = job.config.rollout
     if differs and (settings.fork or settings.steer):
         what = "forks" if settings.fork else "steered episodes"
@@ -406,7 +408,13 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
     return warnings
 
 
-def _equal(report: Report) -> Iterator[tuple[str, str]]:
+def _no_signal(report: Report) -> Iterator[tuple[str, str]]:
+    if set(report.rewards) == {0}:
+        response = next(e.output.response for e in report.episodes if e.failure is None)
+        yield (
+            f"no response got a reward, such as {str(response)[:MOST_SHOWN]!r}",
+            "Return what the judge expects; of a command it is the last line of stdout. `ajet show` has the chats and verdicts.",
+        )
     if report.groups and report.equal_groups > report.groups / 2:
         yield (
             f"{report.equal_groups} of {report.groups} groups have equal rewards: nothing can be learned from them",
