@@ -166,7 +166,13 @@ class CommandWorkflow(WorkflowPlugin):
         if not self.workdir.is_dir():
             raise ValueError(f"{self.workdir} is not a directory")
         if self._program() is None:
-            raise ValueError(f"{self.command[0]!r} is not a program that can be run from {self.workdir}")
+            named = self.command[0]
+            file = os.path.join(self.workdir, named)
+            remedy = f"chmod +x {shlex.quote(file)}" if os.sep in named else f"name it ./{named}"
+            raise ValueError(
+                f"{named!r} is not a program that can be run from {self.workdir}"
+                + (f": {remedy}" if os.path.isfile(file) else "")
+            )
         for what in ("workspace", "home"):
             folder = getattr(self, what)
             if (

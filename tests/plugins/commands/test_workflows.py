@@ -255,10 +255,13 @@ def test_a_command_that_asks_nothing_is_told_so(run: Run) -> None:
         ("cmd:", "workflow.command: name a program, as in cmd:python agent.py"),
         ("cmd:no-such-program-here x", "'no-such-program-here' is not a program that can be run"),
         ("cmd:./absent.sh", "'./absent.sh' is not a program that can be run"),
+        ("cmd:./text.sh", "'./text.sh' is not a program that can be run from .*: chmod .x .*text.sh"),
+        ("cmd:text.sh", "'text.sh' is not a program that can be run from .*: name it ./text.sh"),
         ("cmd:python 'agent.py", "o closing quotation; quote arguments as in a shell"),
     ],
 )
 def test_a_command_that_cannot_run_is_refused_at_start(tmp_path: Path, spec: str, said: str) -> None:
+    (tmp_path / "text.sh").touch()
     with pytest.raises(ConfigError, match=said):
         short(spec.removeprefix("cmd:"), tmp_path)
 
