@@ -522,6 +522,36 @@ def test_a_response_that_only_the_task_can_have_given_is_a_warning(folder: Folde
     assert "repeat the task's answer" not in check(folder, "clean", "--first", "2")
 
 
+PROGRAM = """
+import json, os, sys, urllib.request
+task = json.load(sys.stdin)
+ask = {"model": "m", "messages": [{"role": "user", "content": task["query"]}]}
+request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(ask).encode())
+request.add_header("authorization", "Bearer " + os.environ["OPENAI_API_KEY"])
+urllib.request.urlopen(request).read()
+print(eval(task["query"].removesuffix("?")))
+"""
+
+
+@pytest.mark.whole
+def test_a_command_that_works_the_answer_out_is_no_warning_and_one_that_prints_something_else_is(
+    folder: Folder,
+) -> None:
+    folder.write("solve.py", PROGRAM)
+    folder.write("tasks.jsonl", '{"query": "2+2?", "answer": "4"}\n')
+    folder.write("answers.yaml", "- {say: 'Add them.'}\n")
+    words = ("--workflow", f"cmd:{sys.executable} solve.py", "--answers", "answers.yaml")
+    checked = folder.ajet("check", "job.yaml", *words).out
+    assert "reward              1.00" in checked and "repeat the task's answer" not in checked
+    folder.write("solve.py", PROGRAM + "print('in 3 ms')")
+    unpaid = folder.ajet("check", "job.yaml", *words).out
+    assert (
+        "! no response got a reward, such as 'in 3 ms'\n  -> Return what the judge expects; of a command"
+        in unpaid
+    )
+    assert "no response got a reward" not in checked
+
+
 CODER = """
 import json, os, urllib.request  # an SDK would take most of the time
 

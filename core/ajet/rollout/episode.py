@@ -374,6 +374,8 @@ def _explain(
                 f"{failed.text}. No LLM call was answered, and it started {session.program}; {_BY_A_PROGRAM}"
             )
             return replace(failed, text=text)
+        if failed.is_of_program and captured and not session.record.answered:
+            return replace(failed, text=f"{failed.text}. No LLM call was answered; {_OF_A_PROGRAM}")
     if failed is None and not session.record.answered and captured:
         if session.program and not captured.is_plugin:
             text = f"the workflow ended without an answered LLM call, but it started {session.program}; {_BY_A_PROGRAM}"

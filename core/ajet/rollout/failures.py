@@ -27,6 +27,9 @@ class FailureKind(StrEnum):
 
 
 _FIX_THE_AGENT = "Fix the agent; `--backbone debug` stops at breakpoints in it."
+_FIX_THE_PROGRAM = (
+    "Fix the program; the error shows the end of what it printed, and `ajet docs gateway` what it is given."
+)
 _REMEDIES = {
     FailureKind.WORKFLOW: "Fix the agent; what the model did wrong, such as invalid SQL, a tool returns to it: failed episodes are not "
     "trained. `--backbone debug` stops at breakpoints in it.",
@@ -87,9 +90,15 @@ class Failure:
         )
 
     @property
+    def is_of_program(self) -> bool:
+        """Whether a program ended with an exit code or by a signal."""
+        return self.kind is FailureKind.WORKFLOW and self.name.startswith(("exit ", "signal "))
+
+    @property
     def remedy(self) -> str:
         """What the user can do about it."""
-        return _REMEDIES_BY_CAUSE.get(self.cause) or _REMEDIES.get(self.kind, _FIX_THE_AGENT)
+        fix = _FIX_THE_PROGRAM if self.is_of_program else _FIX_THE_AGENT
+        return _REMEDIES_BY_CAUSE.get(self.cause) or _REMEDIES.get(self.kind, fix)
 
 
 def workflow_failure(error: BaseException) -> Failure:

@@ -43,6 +43,8 @@ from ajet.utils.asyncrun import run
 
 MUCH = 0.1
 """The share of answers from which a fault is worth a warning."""
+MOST_SHOWN = 80
+"""Characters of a response that a warning shows."""
 _LONGER = "Raise the agent's max_tokens or rollout.sampling.max_tokens; if the model rambles, show it a short answer in the prompt."
 _LEARN = "Look at one with `ajet show`: a model that does not know the tool format must learn it first (`ajet sft`)."
 _FAULTS = {
@@ -152,7 +154,7 @@ def check(job: Job, engine: Engine, *, tasks: int, group_size: int) -> Report:
         differs = await repeats(runtime, episodes)
 
     report = run(examined(job, engine, tasks=tasks, group_size=group_size, also=again), job.progress.say)
-    warnings = [*warnings_of(report), *_equal(report)]
+    warnings = [*warnings_of(report), *_no_signal(report)]
     settings = job.config.rollout
     if differs and (settings.fork or settings.steer):
         what = "forks" if settings.fork else "steered episodes"
@@ -236,7 +238,8 @@ def examine(
     counters: Counter[str] = sum((e.counters for e in episodes), Counter())
     judged = [e for e in episodes if e.failure is None]
     groups = judged_groups(episodes)
-    hidden = job.config.task.hides(judged=True) if job.config.task else ()
+    hides = job.config.task.hides(judged=True) if job.config.task else ()
+    readable = set(hides).difference(job.workflow.withheld)
     select = TokenSelection(job.filters, job.config.train.max_timelines, str(job.config.run.seed))
     dropped: Counter[str] = Counter()
     rejected, abandoned = 0, {}
@@ -276,7 +279,7 @@ def examine(
         ),
         rejected=rejected,
         unused=abandoned,
-        copied=sum(any(_copied(e, name) for name in hidden) for e in judged),
+        copied=sum(any(_copied(e, name) for name in readable) for e in judged),
         longest=max((c.end.length for c in calls), default=0),
         context_length=context_length,
         dropped=dropped,
@@ -399,14 +402,20 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
     if report.copied:
         warnings.append(
             (
-                f"{report.copied} responses repeat the task's answer, which no message has: the agent reads it in the task",
-                "Let only the judge read that field of the metadata; task.hidden names such fields.",
+                f"{report.copied} responses repeat the task's answer, which no message has: does the agent read it in the task?",
+                "Nothing is wrong if its own code works the answer out. Else let only the judge read that field of the metadata.",
             )
         )
     return warnings
 
 
-def _equal(report: Report) -> Iterator[tuple[str, str]]:
+def _no_signal(report: Report) -> Iterator[tuple[str, str]]:
+    if set(report.rewards) == {0}:
+        response = next(e.output.response for e in report.episodes if e.failure is None)
+        yield (
+            f"no response got a reward, such as {str(response)[:MOST_SHOWN]!r}",
+            "Return what the judge expects; of a command it is the last line of stdout. `ajet show` has the chats and verdicts.",
+        )
     if report.groups and report.equal_groups > report.groups / 2:
         yield (
             f"{report.equal_groups} of {report.groups} groups have equal rewards: nothing can be learned from them",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import struct
@@ -36,6 +37,7 @@ _CREDENTIALS = struct.Struct("=iII")
 """Process, user and group of who has written into a socket."""
 _SAID = 1000
 """Characters of its output that an error shows."""
+_FRAMES = re.compile(r"^\s+at .+\n?", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +214,9 @@ class _Tail(asyncio.Protocol):
             self._transport.close()
 
     def text(self, most: int) -> str:
-        """The last characters."""
-        return self._data.decode(errors="replace").strip()[-most:]
+        """The last characters; of a longer text, without the lines of a stack, which follow the error in JavaScript and Java."""
+        text = self._data.decode(errors="replace").strip()
+        return text if len(text) <= most else _FRAMES.sub("", text).strip()[-most:]
 
     def last_line(self) -> str | None:
         """The last non-empty line; None if it is longer than what is kept."""

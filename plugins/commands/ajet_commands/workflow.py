@@ -166,7 +166,13 @@ class CommandWorkflow(WorkflowPlugin):
         if not self.workdir.is_dir():
             raise ValueError(f"{self.workdir} is not a directory")
         if self._program() is None:
-            raise ValueError(f"{self.command[0]!r} is not a program that can be run from {self.workdir}")
+            named = self.command[0]
+            file = os.path.join(self.workdir, named)
+            remedy = f"chmod +x {shlex.quote(file)}" if os.sep in named else f"name it ./{named}"
+            raise ValueError(
+                f"{named!r} is not a program that can be run from {self.workdir}"
+                + (f": {remedy}" if os.path.isfile(file) else "")
+            )
         for what in ("workspace", "home"):
             folder = getattr(self, what)
             if (
@@ -373,9 +379,8 @@ class _Episode:
         """What the program answered. Raises WorkflowFailed."""
         if ended.cause:
             command = shlex.join(self.plugin.command)
-            raise WorkflowFailed(
-                ended.cause, f"{command} {_ENDED.get(ended.cause, 'ended with ' + ended.cause)}; {ended.said}"
-            )
+            how = _ENDED.get(ended.cause, "ended with " + ended.cause)
+            raise WorkflowFailed(ended.cause, f"{command} {how}; {ended.said}{self._elsewhere()}")
         if self.plugin.answer == "stdout":
             if ended.own and _whole_output(ended.own):
                 return read_answer(ended.own)
@@ -399,6 +404,14 @@ class _Episode:
         if len(text) > MOST_ANSWER:
             raise WorkflowFailed("answer", f"{self.plugin.answer} is longer than {MOST_ANSWER} bytes")
         return WorkflowOutput(response=text.decode(errors="replace"))
+
+    def _elsewhere(self) -> str:
+        """What to say of a file that the command names, and that is only in the job's folder."""
+        here, words = self.plugin.workdir, self.plugin.command[1:]
+        for word in words if self.workspace != here else ():
+            if os.path.isfile(here / word) and not os.path.exists(self.workspace / word):
+                return f"; {word} is in {here}, but the program runs in a folder of its own: name {{workdir}}/{word}"
+        return ""
 
     def _with_files(self, output: WorkflowOutput) -> WorkflowOutput:
         files, left = collect(self.workspace, self.plugin.collect)

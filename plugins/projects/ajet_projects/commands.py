@@ -26,7 +26,8 @@ def new(
         typer.Option(
             "--from",
             metavar="AGENT",
-            help="Train this agent, which stays where it is: my_agent.py:graph, or my_package.agents:run.",
+            help="Train this agent, which stays where it is: my_agent.py:graph, my_package.agents:run, or "
+            "'cmd:node agent.js'.",
         ),
     ] = None,
     folder: Annotated[

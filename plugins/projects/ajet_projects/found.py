@@ -14,7 +14,7 @@ from typing import Any
 from ajet import ConfigError
 from ajet.interfaces.workflow import make_workflow
 from ajet.job.layers import import_from_here
-from ajet.job.parts import load_named
+from ajet.job.parts import is_command, load_named
 from ajet.plugins import load_plugins
 from ajet_projects.project import Agent
 
@@ -25,13 +25,13 @@ NEEDED = (
 
 
 def find(spec: str, folder: Path) -> Agent:
-    """The agent that ``file.py:Name`` or ``pkg.module:Name`` names, for a project in this folder. Raises ConfigError that says
-    what was found there and what is needed."""
-    if spec.startswith("cmd:"):
-        raise ConfigError(
-            f"--from {spec}",
-            "is a command. Make a project with --agent command, and write yours as `workflow` into its job.yaml.",
-        )
+    """The agent that ``file.py:Name``, ``pkg.module:Name`` or ``cmd:COMMAND`` names, for a project in this folder. Raises
+    ConfigError that says what was found there and what is needed."""
+    if is_command(spec):
+        here = Path(os.path.relpath(Path.cwd(), folder)).as_posix()
+        workdir = f"  workdir: {json.dumps(here)}      # where the command runs\n"
+        # A text of JSON is one of YAML, whatever the command has in it.
+        return Agent(f"{spec} (a command)", json.dumps(spec, ensure_ascii=False), values={"workdir": workdir})
     import_from_here()
     file, _, name = spec.rpartition(":")
     if not file:

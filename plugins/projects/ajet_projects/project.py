@@ -105,6 +105,7 @@ def files(name: str, folder: Path, agent: Agent) -> dict[str, str]:
         "change": "Change `agent.py`. For one that you have, `ajet new NAME --from my_agent.py:run` writes the rest."
         if own
         else "Yours stays as and where it is.",
+        "workdir": "",
         **agent.values,
     }
     written = {path: path for path in SHARED} | dict(agent.written)

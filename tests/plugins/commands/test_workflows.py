@@ -27,7 +27,7 @@ from ajet.types import ConfigError, Task, WorkflowOutput
 from ajet_commands.process import MOST_ANSWER
 from ajet_commands.workflow import read_answer
 from tests.patience import PATIENCE
-from tests.plugins.commands.episodes import ASK, short
+from tests.plugins.commands.episodes import ASK, run_command, short, whole
 from tests.tiers import fast
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
@@ -216,6 +216,28 @@ def test_an_exit_code_is_the_cause_with_the_end_of_stderr(run: Run) -> None:
     assert "no such tool" in episode.error and len(episode.error) < 2000 and "\n" not in episode.error
 
 
+def test_the_error_of_a_long_stack_is_shown_not_its_frames(run: Run) -> None:
+    said = "AuthError: no such key" + "\\n    at call (file:///work/node_modules/client.mjs:397:26)" * 40
+    episode = run(f"ask('x'); sys.exit('{said}')")
+    assert "AuthError: no such key" in episode.error and "client.mjs" not in episode.error
+
+
+def test_a_command_that_fails_before_it_asks_is_told_what_it_is_given(run: Run) -> None:
+    asked, silent = run("ask('x'); sys.exit('broken')"), run("sys.exit('broken')")
+    assert asked.failure == silent.failure == "workflow:exit 1"
+    assert "OPENAI_BASE_URL" in silent.error and "OPENAI_BASE_URL" not in asked.error
+    assert asked.failed is not None and asked.failed.remedy.startswith("Fix the program")
+
+
+def test_a_file_that_is_only_in_the_jobs_folder_is_named(
+    run: Run, tmp_path: Path, bench: Any, tokenizer: Any
+) -> None:
+    (tmp_path / "agent.py").write_text("print(1)")
+    workflow = whole(command=["python", "agent.py", "x" * 9999], workdir=tmp_path)
+    episode = run_command(bench(ScriptedEngine(tokenizer, lambda r, p: "ok")), workflow)
+    assert f"agent.py is in {tmp_path}, " in episode.error and "name {workdir}/agent.py" in episode.error
+
+
 def test_a_signal_is_the_cause(run: Run) -> None:
     assert run("ask('x'); os.kill(os.getpid(), 9)").failure == "workflow:signal 9"
 
@@ -233,10 +255,13 @@ def test_a_command_that_asks_nothing_is_told_so(run: Run) -> None:
         ("cmd:", "workflow.command: name a program, as in cmd:python agent.py"),
         ("cmd:no-such-program-here x", "'no-such-program-here' is not a program that can be run"),
         ("cmd:./absent.sh", "'./absent.sh' is not a program that can be run"),
+        ("cmd:./text.sh", "'./text.sh' is not a program that can be run from .*: chmod .x .*text.sh"),
+        ("cmd:text.sh", "'text.sh' is not a program that can be run from .*: name it ./text.sh"),
         ("cmd:python 'agent.py", "o closing quotation; quote arguments as in a shell"),
     ],
 )
 def test_a_command_that_cannot_run_is_refused_at_start(tmp_path: Path, spec: str, said: str) -> None:
+    (tmp_path / "text.sh").touch()
     with pytest.raises(ConfigError, match=said):
         short(spec.removeprefix("cmd:"), tmp_path)
 

@@ -259,6 +259,22 @@ def test_an_agent_in_a_package_is_run_from_where_it_is_imported(
     assert check(ajet, folder / "shop", model, job="shop/job.yaml").code == 0
 
 
+def test_a_project_around_a_command_runs_it_from_where_it_is(
+    folder: Path, ajet: Program, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = (TEMPLATES / "agents" / "command.py.txt").read_text()
+    (folder / "my_agent.py").write_text(program)
+    command = "cmd:python my_agent.py '# a: b'"
+    made = ajet("new", "shop", "--from", command, "--folder", "projects/shop")
+    assert made.out.startswith(
+        f"Created projects/shop, to train {command} (a command). Next: cd projects/shop"
+    )
+    assert job(folder / "projects/shop")["workflow"] == command
+    monkeypatch.chdir("projects/shop")
+    checked = check(ajet, folder / "projects/shop", model)
+    assert checked.code == 0 and "reward              1.00" in checked.out, checked.out + checked.err
+
+
 def test_a_graph_with_tools_gets_a_model_that_calls_them(folder: Path, ajet: Program) -> None:
     pytest.importorskip("langchain.agents")
     ajet("new", "sums", "--agent", "langgraph")
@@ -376,10 +392,6 @@ def test_a_file_without_a_name_lists_what_could_be_meant(folder: Path, ajet: Pro
         (
             ("shop", "--agent", "plain", "--from", "a.py:run"),
             "--from a.py:run brings its own agent; leave out --agent.",
-        ),
-        (
-            ("shop", "--from", "cmd:node agent.js"),
-            "--from cmd:node agent.js: is a command. Make a project with --agent command",
         ),
     ],
 )
