@@ -124,6 +124,6 @@ def test_a_job_learns_goes_on_from_its_checkpoint_and_passes_the_audit(server, t
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
     for line in lines:
-        assert line["tokens_trained"] > 0 and line["optimizer_steps"] == 1 and line["logprob_diff_max"] < 1e-5
+        assert line["tokens_trained"] > 0 and line["optimizer_steps"] == 1 and line["logprob_diff_max"] < 1e-4
     ajet("run", "--resume", str(run), "--steps", "3")
     ajet("audit", str(run))
