@@ -45,11 +45,13 @@ class Library:
     test: str
     python: str
     """The oldest Python that it takes."""
+    alone: str = ""
+    """What is installed without its requirements and on a Python that it does not name; ``packages`` has what it imports."""
 
     @property
     def subjects(self) -> list[str]:
         """The distributions that are pinned."""
-        return [name_of(package) for package in self.packages if "==" in package]
+        return [name_of(package) for package in (self.alone, *self.packages) if "==" in package]
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,30 @@ def frameworks(packages: tuple[str, ...], *tests: str) -> Environment:
     files = tuple(f"tests/plugins/quick_starts/test_{name}.py" for name in tests)
     return Environment(packages, ("openai_sdk", "langgraph"), files, constrained=False)
 
+
+# What the server of skyrl[tinker,jax] imports; it starts its engine by uv. It asks for Python 3.12, for which PyPI's torch brings
+# 2.7 GB of CUDA, and for the flax of that Python. On 3.11, a CPU build of torch may be at hand.
+SKYRL = (
+    "tinker==0.25.0",
+    "torch==2.13.0",
+    "peft==0.18.1",
+    "transformers>=5.6.1,<=5.16.1",
+    "jax>=0.8,<1",
+    "flax>=0.12",
+    "optax>=0.2.5",
+    "aiohttp",
+    "aiosqlite",
+    "cloudpathlib>=0.23.0",
+    "fastapi",
+    "orjson",
+    "psutil",
+    "rich>=14.1.0",
+    "sqlalchemy[asyncio]",
+    "sqlmodel",
+    "uv",
+    "uvicorn",
+    "zstandard>=0.23.0",
+)
 
 QUIET = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -155,12 +181,11 @@ ENVIRONMENTS: dict[str, Environment | Library] = {
         ("tests/plugins/loggers",),
         constrained=False,
     ),
-    # A server that speaks Tinker's API, and the client's version that it speaks. It starts its engine by uv.
-    "skyrl": Environment(
-        ("tinker==0.25.0",),
+    "skyrl": Environment(  # a server that speaks Tinker's API, and the client's version that it speaks
+        ("tinker==0.25.0", "starlette"),
         ("local", "tinker"),
         ("tests/plugins/tinker/test_skyrl.py",),
-        server=Library(("skyrl[tinker,jax]==0.4.0", "torch==2.13.0", "aiohttp", "uv"), "", "3.12"),
+        server=Library(SKYRL, "", "3.11", alone="skyrl==0.4.0"),
     ),
     "crewai": frameworks(("crewai==1.15.30", "openai<3"), "crewai"),
     # Its harnesses are programs of uv. The words are of TextArena's games.
@@ -251,6 +276,9 @@ def make_library(name: str, library: Library) -> Path:
         print(f"{name}: installing {', '.join(library.packages)}", flush=True)
         subprocess.run([python_from(library.python), "-m", "venv", "--clear", folder], check=True)
         install(folder / "bin" / "python", *library.packages)
+        if library.alone:
+            pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-qq", "--no-deps"]
+            subprocess.run([*pip, "--ignore-requires-python", library.alone], check=True)
         stamp.write_text(wanted)
     return folder / "bin" / "python"
 

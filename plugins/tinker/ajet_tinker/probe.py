@@ -13,13 +13,17 @@ from ajet import ConfigError
 from ajet_tinker.service import TinkerFailed, TinkerService
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from tinker import APIFuture, Datum, TrainingClient
 
 Loss = Callable[[object, list[torch.Tensor]], tuple[torch.Tensor, dict[str, float]]]
 RATE = 5e-4
 """Learning rate of a trial's step, whose update is the sign of the gradient: betas are 0."""
 SHORT, LONG = 6, 12
-"""Tokens of the sequences of a trial."""
+"""Trained tokens of the sequences of a trial, and at most of its sampled reply."""
+IDS = list(range(1, LONG + 2))
+NATS = 0.25
+"""Mean distance of a sampled reply's logprobs from the trainer's, which rounding, also in other kernels, stays far below."""
 KEPT_SECONDS = 3600
 """After this time, a service that deletes checkpoints may delete those of the trial."""
 
@@ -58,7 +62,6 @@ def gradients(
 def averages(service: TinkerService, base_model: str, *, rank: int, **layers: bool) -> bool:
     """Try all that a job asks of a service, with a LoRA of its own, which two to four steps change. Returns `gradients`' argument.
     Raises ConfigError, which names the first thing that the service does not do."""
-    from tinker import ModelInput, SamplingParams
 
     @contextmanager
     def named(what: str) -> Iterator[None]:
@@ -76,14 +79,11 @@ def averages(service: TinkerService, base_model: str, *, rank: int, **layers: bo
 
     client = created()
     with named("gives no logprobs of trained tokens (forward, cross_entropy)"):
-        _logprob(service, client)
+        _logprobs(service, client, IDS[: SHORT + 1])
     with named("gives no logprobs of sampled tokens"):
-        sampler = service.wait(client.save_weights_and_get_sampling_client(), "publishing the weights")
-        asked = sampler.sample(ModelInput.from_ints([1, 2, 3]), 1, SamplingParams(max_tokens=2))
-        [sequence] = service.wait(asked, "sampling").sequences
-        tokens, logprobs = sequence.tokens_np, sequence.logprobs_np
-        if tokens is None or logprobs is None or len(logprobs) != len(tokens):
-            raise ValueError("a reply came without them")
+        apart = _apart(service, client)
+        if not apart < NATS:
+            raise ValueError(f"those of a reply are {apart:.2g} from its trainer's")
     with named("gives no gradient of a loss that is computed here"):
         averaged = not _exact(service, client, False)
         if averaged:
@@ -99,6 +99,20 @@ def averages(service: TinkerService, base_model: str, *, rank: int, **layers: bo
     return averaged
 
 
+def _apart(service: TinkerService, client: TrainingClient) -> float:
+    """The mean distance of the logprobs of a sampled reply from those of the same weights in a forward pass."""
+    from tinker import ModelInput, SamplingParams
+
+    sampler = service.wait(client.save_weights_and_get_sampling_client(), "publishing the weights")
+    asked = sampler.sample(ModelInput.from_ints(IDS[:3]), 1, SamplingParams(max_tokens=LONG))
+    [sequence] = service.wait(asked, "sampling").sequences
+    tokens, logprobs = sequence.tokens_np, sequence.logprobs_np
+    if tokens is None or logprobs is None or not len(logprobs) == len(tokens) > 0:
+        raise ValueError("a reply came without them")
+    trained = _logprobs(service, client, [*IDS[:3], *tokens.tolist()])[-len(tokens) :]
+    return float(np.abs(trained - logprobs).mean())
+
+
 def _exact(service: TinkerService, client: TrainingClient, averaged: bool) -> bool:
     """Whether a token gains where two sequences, which differ in length, pull it up by 1 and down by 0.8. Whatever a service
     divides by, in one of the two orders it is then pulled down."""
@@ -108,36 +122,35 @@ def _exact(service: TinkerService, client: TrainingClient, averaged: bool) -> bo
         return 0.8 * logprobs[1][2] - logprobs[0][2], {}
 
     for lengths in ((LONG, SHORT), (SHORT, LONG)):
-        before = _logprob(service, client)
-        data = [_sequence(length) for length in lengths]
+        before = _logprobs(service, client, IDS[: SHORT + 1])[2]
+        data = [_sequence(IDS[: length + 1]) for length in lengths]
         try:
             service.wait(gradients(service, client, data, pulled, averaged=averaged), "forward_backward")
         except (TinkerFailed, KeyError):  # the client wants a metric that not every service gives
             return False
         step = AdamParams(learning_rate=RATE, beta1=0.0, beta2=0.0, eps=1e-8)
         service.wait(client.optim_step(step), "optim_step")
-        if not _logprob(service, client) > before:
+        if not _logprobs(service, client, IDS[: SHORT + 1])[2] > before:
             return False
     return True
 
 
-def _sequence(length: int) -> Datum:
+def _sequence(ids: list[int]) -> Datum:
     from tinker import Datum, ModelInput, TensorData
 
-    ids = np.arange(1, length + 2)
     return Datum(
-        model_input=ModelInput.from_ints(ids[:-1].tolist()),
+        model_input=ModelInput.from_ints(ids[:-1]),
         loss_fn_inputs={
-            "target_tokens": TensorData.from_numpy(ids[1:]),
-            "weights": TensorData.from_numpy(np.zeros(length, dtype=np.float32)),
+            "target_tokens": TensorData.from_numpy(np.array(ids[1:])),
+            "weights": TensorData.from_numpy(np.zeros(len(ids) - 1, dtype=np.float32)),
         },
     )
 
 
-def _logprob(service: TinkerService, client: TrainingClient) -> float:
-    """That of the token which `_exact` moves."""
-    [output] = service.wait(client.forward([_sequence(SHORT)], "cross_entropy"), "forward").loss_fn_outputs
-    logprobs = output["logprobs"].to_numpy()
-    if len(logprobs) != SHORT or not np.isfinite(logprobs).all():
-        raise ValueError(f"{logprobs.tolist()} for {SHORT} tokens")
-    return float(logprobs[2])
+def _logprobs(service: TinkerService, client: TrainingClient, ids: list[int]) -> NDArray[np.float32]:
+    """Those of all tokens but the first."""
+    [output] = service.wait(client.forward([_sequence(ids)], "cross_entropy"), "forward").loss_fn_outputs
+    logprobs: NDArray[np.float32] = output["logprobs"].to_numpy()
+    if len(logprobs) != len(ids) - 1 or not np.isfinite(logprobs).all():
+        raise ValueError(f"{logprobs.tolist()} for {len(ids) - 1} tokens")
+    return logprobs

@@ -408,6 +408,8 @@ class LocalService:
                 reason = pb.STOP_REASON_STOP
                 break
             given = torch.tensor([[token]])
+        if "fixed logprobs" in self.other:
+            logprobs = [-0.3] * len(ids)
         answer = pb.SampleResponse()
         answer.sequences.add(
             stop_reason=reason,

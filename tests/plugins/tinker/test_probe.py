@@ -30,6 +30,7 @@ def test_how_a_service_sums_the_gradients_of_a_sequence_is_found(client, service
     ("other", "fails", "named"),
     [
         ({"no logprobs"}, "", "gives no logprobs of sampled tokens"),
+        ({"fixed logprobs"}, "", "gives no logprobs of sampled tokens (those of a reply are "),
         (
             ("averaged", "one loss"),
             "",
