@@ -26,7 +26,6 @@ class FailureKind(StrEnum):
     DIVERGED = "diverged"
 
 
-_FIX_THE_AGENT = "Fix the agent; `--backbone debug` stops at breakpoints in it."
 _FIX_THE_PROGRAM = (
     "Fix the program; the error shows the end of what it printed, and `ajet docs gateway` what it is given."
 )
@@ -39,6 +38,7 @@ _REMEDIES = {
     FailureKind.ENGINE: "The model could not be asked; the error says why.",
     FailureKind.NOT_RECORDED: "Undo what changed the agent's requests, or record the episode again.",
     FailureKind.DIVERGED: "Let the agent do the same again after the same answers: seed what is random, keep clocks out of prompts.",
+    FailureKind.RUNNER_DIED: "Fix the agent; `--backbone debug` stops at breakpoints in it.",
     FailureKind.JUDGE: "Fix the judge, or what it is given: the error says what is wrong and, in your own code, where.",
 }
 _REMEDIES_BY_CAUSE = {
@@ -52,8 +52,6 @@ _REMEDIES_BY_CAUSE = {
     "workflow:returned_none": "Return the answer from the workflow.",
     "workflow:no_reward": "Name a judge (`judge`, --judge), or return WorkflowOutput(reward=…) from the workflow.",
 }
-
-
 _INSTEAD = {"trinity": "its reward functions are in ajet_agentscope.trinity_compat, too"}
 """Modules of other projects, and what AgentJet has in their place."""
 
@@ -97,8 +95,8 @@ class Failure:
     @property
     def remedy(self) -> str:
         """What the user can do about it."""
-        fix = _FIX_THE_PROGRAM if self.is_of_program else _FIX_THE_AGENT
-        return _REMEDIES_BY_CAUSE.get(self.cause) or _REMEDIES.get(self.kind, fix)
+        of_kind = _FIX_THE_PROGRAM if self.is_of_program else _REMEDIES[self.kind]
+        return _REMEDIES_BY_CAUSE.get(self.cause, of_kind)
 
 
 def workflow_failure(error: BaseException) -> Failure:
