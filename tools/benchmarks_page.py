@@ -479,7 +479,7 @@ def rejudge(*seeds: Figures) -> Iterator[str]:
     return by_figure({f"seed {found['seed']}": found for found in seeds}, rows)
 
 
-def forecast(found: Figures) -> Iterator[str]:
+def forecast(*seeds: Figures) -> Iterator[str]:
     rows = {
         "jobs of known fate whose first named cause is the true one, before or within a quarter of the run": (
             "{named} of {of}",
@@ -500,7 +500,7 @@ def forecast(found: Figures) -> Iterator[str]:
         ),
         "CPU of a step that alarms take": ("{alarm_cpu_share:.1%}", "1 %"),
     }
-    return by_figure({"found": found}, rows)
+    return by_figure({f"seed {found['seed']}": found for found in seeds}, rows)
 
 
 def vocabulary(found: Figures) -> Iterator[str]:
@@ -556,7 +556,7 @@ AREAS = {
     "gpu": Area(["prove_h200", "prove_h200_bitsandbytes", "prove_h100"], gpu),
     "gpu_vllm": Area(["prove_h100_vllm"], gpu_vllm),
     "studio": Area(["studio"], studio),
-    "forecast": Area(["forecast"], forecast),
+    "forecast": Area(["forecast", "forecast_seed2"], forecast),
     "verdict": Area(["verdict"], verdict),
     "rejudge": Area(["rejudge", "rejudge_seed1", "rejudge_seed2"], rejudge),
     "credit": Area([f"credit_seed{seed}" for seed in SEEDS], credit),
