@@ -59,7 +59,7 @@ def _settings(options: Options, backbone: str) -> dict[str, Any]:
         "train.save_every": 1000,
     }
     if options.reduced and backbone == "local":  # as on a GPU: a limit, and a cache within it
-        settings |= {"backbone.local.memory_limit": resident() + (6 << 30), "backbone.local.cache_mib": 64}
+        settings |= {"backbone.local.memory_limit": resident() + (8 << 30), "backbone.local.cache_mib": 64}
     return settings
 
 
