@@ -4,9 +4,9 @@
 
 A lock of ten dials opens if each is turned as it must be, and only at the end it opens or does not. The policy is logistic, and learns
 with the advantages of GRPO and Adam. It has a parameter for each dial, one for turning any dial to the right, and one for turning them
-as they say. All locks have one code, or each has its own, which the dials say. For each lock and rule: the sampled
-calls until 0.45 and until 0.7 of whole episodes succeed (null: not within the budget), and their share at its end, a row for each of
-three seeds. Last line: one JSON object.
+as they say. All locks have one code, or each has its own, which the dials say. The program prints, for each lock, rule and seed, how
+many calls the policy samples until 0.45 and until 0.7 of its whole episodes succeed (null: not within the budget), and which share
+succeeds at the end of the budget. Last line: one JSON object.
 """
 
 from __future__ import annotations
