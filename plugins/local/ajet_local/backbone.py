@@ -70,6 +70,7 @@ class Local(LocalSettings):
 
     def run(self, job: Job) -> RunResult:
         """Train the job's model with the core's loop."""
+        job.progress.say(f"loading {job.model}")
         from ajet_local.memory import out_of_memory
         from ajet_local.modeling import first_line
 

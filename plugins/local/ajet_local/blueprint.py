@@ -86,6 +86,7 @@ class Blueprint:
         torch.manual_seed(self.seed)
         stored = self.compute if self.adapters else torch.float32
         model, tokenizer, adapters = self.local.load(self.source, self.seed, self.adapters, stored)
+        self.progress.say("checking that it samples and trains with the logprobs of one plain pass")
         trainer = LocalTrainer(
             model,
             tokenizer,

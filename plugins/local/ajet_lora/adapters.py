@@ -3,6 +3,9 @@
 peft replaces linear layers of the model by its own, in place: these add the active adapter's output to that of
 the base layer. The base weights are frozen and shared by all adapters; with no adapter active, the model is the
 base model. A checkpoint contains only the adapters, in peft's layout, one folder each.
+
+peft imports whatever it finds, bitsandbytes with torch's compiler among it, which takes seconds: only functions that need an
+adapter import it.
 """
 
 from __future__ import annotations
@@ -17,20 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import (
-    LoraConfig,
-    PeftConfig,
-    get_peft_model,
-    get_peft_model_state_dict,
-    set_peft_model_state_dict,
-)
-from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file, save_file
 
 from ajet import AjetError, ConfigError
 from ajet_lora.folders import CONFIG, WEIGHTS, saved_adapters
 
 if TYPE_CHECKING:
+    from peft import LoraConfig
+
     from ajet.learning.settings import LoraSettings
 
 
@@ -64,6 +61,8 @@ class Adapters:
         for suffix in settings.modules or ():
             if not any(has_suffix(layer, [suffix]) for layer in linear):
                 raise ConfigError(key, f"the model has no linear layer named {suffix!r}; it has {known}.")
+        from peft import LoraConfig
+
         config = LoraConfig(
             r=settings.rank,
             lora_alpha=_alpha(settings),
@@ -84,7 +83,7 @@ class Adapters:
 
     def check_modules(self, name: str, settings: LoraSettings) -> None:
         """Raise ConfigError if an adapter covers other layers than ``settings`` name."""
-        layers = {n: m for n, m in self.model.named_modules() if isinstance(m, BaseTunerLayer)}
+        layers = {n: m for n, m in self.model.named_modules() if _is_adapted(m)}
         adapted = {n for n, layer in layers.items() if _inner(name) in layer.lora_A}
         if adapted != {n for n in self._linear_layers() if has_suffix(n, settings.modules)}:
             suffixes = ", ".join(sorted({n.rpartition(".")[2] for n in adapted}))
@@ -103,6 +102,8 @@ class Adapters:
             raise AjetError(
                 f"adapter {folder}: its weights do not fit the model. Use the model that it was trained on."
             )
+        from peft import set_peft_model_state_dict
+
         set_peft_model_state_dict(self._peft, weights, adapter_name=_inner(name))
 
     def save(self, name: str, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
@@ -123,7 +124,7 @@ class Adapters:
             return
         # peft's own method would also change which weights are trained; `train` decides that, for several at once.
         for layer in self.model.modules():
-            if isinstance(layer, BaseTunerLayer):
+            if _is_adapted(layer):
                 layer._disable_adapters = name is None
                 layer._active_adapter = [] if name is None else [_inner(name)]
         self.active = name
@@ -161,7 +162,7 @@ class Adapters:
         names = self.names
         self._peft.base_model.set_adapter([_inner(name) for name in names])
         self._peft.base_model.enable_adapter_layers()
-        layers = [module for module in self.model.modules() if isinstance(module, BaseTunerLayer)]
+        layers = [module for module in self.model.modules() if _is_adapted(module)]
         return ByToken(
             [[layer.lora_B[_inner(n)] for layer in layers if _inner(n) in layer.lora_B] for n in names]
         )
@@ -179,6 +180,8 @@ class Adapters:
         return self._peft.merge_and_unload(adapter_names=[_inner(name)])
 
     def _put(self, name: str, config: LoraConfig) -> None:
+        from peft import get_peft_model
+
         config.base_model_name_or_path = self.model.name_or_path or None
         try:
             if self._peft is not None:
@@ -196,15 +199,16 @@ class Adapters:
 
     def weights(self, name: str) -> dict[str, torch.Tensor]:
         """The weights of an adapter, under peft's names."""
+        from peft import get_peft_model_state_dict
+
         return get_peft_model_state_dict(self._peft, adapter_name=_inner(name), save_embedding_layers=False)
 
     def _linear_layers(self) -> set[str]:
         head = self.model.get_output_embeddings()
-        linear = (torch.nn.Linear, BaseTunerLayer)
         return {
             name
             for name, module in self.model.named_modules()
-            if isinstance(module, linear)
+            if (isinstance(module, torch.nn.Linear) or _is_adapted(module))
             and module is not head
             and not re.search(r"\.(lora_|base_layer$)", name)
         }
@@ -303,7 +307,16 @@ def has_suffix(name: str, suffixes: Collection[str] | None) -> bool:
     return suffixes is None or any(name == suffix or name.endswith(f".{suffix}") for suffix in suffixes)
 
 
+def _is_adapted(module: torch.nn.Module) -> bool:
+    """Whether peft has put a layer with adapters in a layer's place."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return isinstance(module, BaseTunerLayer)
+
+
 def _config(folder: Path) -> LoraConfig:
+    from peft import LoraConfig, PeftConfig
+
     config = PeftConfig.from_pretrained(str(folder))
     if not isinstance(config, LoraConfig):
         raise AjetError(f"adapter {folder}: its type is {config.peft_type}, but only LoRA is supported.")

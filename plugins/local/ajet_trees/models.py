@@ -110,8 +110,9 @@ def difference(model: Any, layers: int, device: torch.device) -> str:
     return ""
 
 
-TRUNK, BRANCH, LEAF = 96, 64, 32
-"""Tokens between the forks of the tree that `difference` computes: none at the edge of a block of attention."""
+TRUNK, BRANCH, LEAF = 70, 46, 24
+"""Tokens between the forks of the tree that `difference` computes: none at the edge of a block of attention, and together just more
+than a tree that is computed as one block."""
 
 
 def _forked() -> Int32:
