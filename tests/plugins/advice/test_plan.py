@@ -211,7 +211,9 @@ def test_checkpoints_that_stop_a_cluster_for_long_are_told(folder: Folder) -> No
     verl = ("--model", "Qwen/Qwen3-8B", "--gpus", "8xH100", "--backbone", "verl")
     (note,) = [n for n in planned(folder, *verl)["notes"] if "save_every" in n]
     assert "verl writes 91.5 GiB every 10 steps" in note and "49–98 s" in note
-    assert not [n for n in planned(folder, *verl, "--set", "train.save_every=1000")["notes"] if "save_every" in n]
+    assert not [
+        n for n in planned(folder, *verl, "--set", "train.save_every=1000")["notes"] if "save_every" in n
+    ]
     assert not [n for n in planned(folder, *verl, "--method", "lora")["notes"] if "save_every" in n]
 
 
