@@ -320,9 +320,7 @@ def test_in_an_asynchronous_run_only_the_first_step_shows_the_gap(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = Told(RunRecorder(tmp_path))
-    told.gaps = {
-        2: 0.25,
-        3: 0.25,
-    }  # the weights that learn from these tokens are newer than those that sampled them
+    # The weights that learn from these tokens are newer than those that sampled them.
+    told.gaps = {2: 0.25, 3: 0.25}
     told.run(steps=3, asynchronous=True)
     assert not caplog.messages

@@ -358,9 +358,8 @@ def _is_model(annotation: Any) -> bool:
 def _type_name(annotation: Any) -> str:
     if isinstance(annotation, type):
         return annotation.__name__
-    return re.sub(
-        r"\b[a-z_]\w*\.(?:[a-z_]\w*\.)*(?=[A-Z])", "", str(_bare(annotation))
-    )  # without the modules
+    # Without the modules.
+    return re.sub(r"\b[a-z_]\w*\.(?:[a-z_]\w*\.)*(?=[A-Z])", "", str(_bare(annotation)))
 
 
 def _bare(annotation: Any) -> Any:

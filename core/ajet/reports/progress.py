@@ -58,9 +58,8 @@ def run_told(job: Job, progress: Lines) -> RunResult:
     from ajet.runs.restarts import run_job
 
     def ended(how: str) -> str:
-        able = (
-            job.backbone.capabilities
-        )  # a run that trains begins again, with the finished episodes of its first step
+        able = job.backbone.capabilities
+        # A run that trains begins again, with the finished episodes of its first step.
         resumable = able.trains or able.resumes_without_checkpoint
         return describe_ended(how, progress.run_dir, without_checkpoint=resumable)
 
