@@ -146,10 +146,8 @@ def _missing_field(exception: BaseException) -> str:
     if isinstance(exception, KeyError) and exception.__traceback__:
         (*_, (frame, _)) = walk_tb(exception.__traceback__)
         local = frame.f_locals.values() if "metadata" in frame.f_code.co_names else ()
-        tasks = (value for value in local if isinstance(value, Task))
-        asked = next(
-            (task for task in tasks if all(key not in exception.args for key in task.metadata)), None
-        )
+        tasks = (t for t in local if isinstance(t, Task) and str(exception) not in map(repr, t.metadata))
+        asked = next(tasks, None)
     if not isinstance(asked, (Task, WorkflowOutput)):
         return ""
     names = ", ".join(field.name for field in fields(asked))
