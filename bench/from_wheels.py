@@ -81,9 +81,8 @@ def ten_lines(environment: Environment) -> dict[str, float]:
         seconds, output = timed(lambda command=command: environment.run(*command.split()))
         print(output, flush=True)
         running += seconds
-    metrics = max(
-        environment.folder.glob("runs/*/metrics.jsonl")
-    )  # of the second command: the names are times
+    # Those of the second command: the names are times.
+    metrics = max(environment.folder.glob("runs/*/metrics.jsonl"))
     lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     rewards = [line["reward"] for line in lines if line["type"] == "train"]
     return {

@@ -150,9 +150,8 @@ def forest(tokens: int, seed: int = 0) -> np.ndarray:
         parents[start] = rng.integers(trunk // 2, trunk)
         length = int(rng.integers(1, max(2, tokens // 8)))
         fork = start + length // 2
-        if (
-            length > 3 and start + length < tokens
-        ):  # the last quarter of the branch is another end of its first half
+        # The last quarter of the branch is another end of its first half.
+        if length > 3 and start + length < tokens:
             parents[start + 3 * length // 4] = fork - 1
         start += length
     order = _preorder(parents)

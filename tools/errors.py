@@ -49,9 +49,8 @@ def texts(tree: ast.AST) -> Iterator[str]:
     """The messages of the errors that a module creates, as far as they are written there."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.args and _name(node.func) in ERRORS:
-            parts = [
-                _text(part) for part in node.args[:2]
-            ]  # `ConfigError(where, text)`, or the text and what else it carries
+            # `ConfigError(where, text)`, or the text and what else it carries.
+            parts = [_text(part) for part in node.args[:2]]
             said = ": ".join(parts if parts[-1].strip("…") else parts[:1])
             text = re.sub(r"(?:…\s*)+$|^(?:…\s*)+(?=…)", "…", said).strip()
             if len(text.replace("…", "").split()) >= 3:

@@ -53,9 +53,8 @@ def check_contracts(packages: Iterable[str]) -> bool:
 
 def core_modules(packages: Iterable[str]) -> dict[str, list[str]]:
     """What each package imports of the core beside the public packages, without the leading `ajet.`."""
-    graph = grimp.build_graph(
-        "ajet", *packages, cache_dir=None
-    )  # a cache goes by times and has hidden changes
+    # A cache goes by times and has hidden changes.
+    graph = grimp.build_graph("ajet", *packages, cache_dir=None)
     found: dict[str, set[str]] = {}
     for importer in graph.modules:
         package = importer.partition(".")[0]

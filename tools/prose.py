@@ -24,11 +24,8 @@ BETTER = {
 }
 """Patterns, and what to write instead."""
 TEXT = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.COMMENT)}
-LEFT_ALONE = {
-    "CHANGELOG.md",
-    "tools/prose.py",
-    "plugins/local/ajet_local/smollm2/tool_words.py",
-}  # the last one is what a model learns
+# The last one is what a model learns.
+LEFT_ALONE = {"CHANGELOG.md", "tools/prose.py", "plugins/local/ajet_local/smollm2/tool_words.py"}
 
 
 def main() -> int:

@@ -150,9 +150,8 @@ def use(name: str, environment: Environment, listed: str) -> None:
     for file, text in JOB.items():
         (environment.folder / file).write_text(text, encoding="utf-8")
     environment.run("ajet", "--help")
-    found = environment.run(
-        "ajet", "doctor", codes=(0, 1)
-    )  # 1 where a plugin names another program that it needs
+    # 1 where a plugin names another program that it needs.
+    found = environment.run("ajet", "doctor", codes=(0, 1))
     if not re.search(r"^ok +ajet +\d", found, re.MULTILINE):
         raise SystemExit(f"{name}: `ajet doctor` fails:\n{found}")
     scripted = environment.run("ajet", "run", "job.yaml", "--backbone", "debug")

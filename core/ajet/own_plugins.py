@@ -21,6 +21,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     },
     "local": {
         "backbone": "local",
+        "command": "export",
         "engine": "local",
         "recipe": "calculator gguf smollm2 smollm2-tools starter starter-vision",
     },

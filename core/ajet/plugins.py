@@ -156,9 +156,8 @@ def explain_validation(
     faults: dict[tuple[Any, ...], ErrorDetails] = {}
     for fault in error.errors():  # one a key: each kind of a union has a fault of its own
         faults.setdefault(_fields(cls, fault["loc"])[0], fault)
-    others = {
-        part: key for key in reversed(list(elsewhere)) for part in key.split(".")
-    }  # the first one stays
+    # The first one stays.
+    others = {part: key for key in reversed(list(elsewhere)) for part in key.split(".")}
     (path, text), *more = [_explain(fault, cls, where, others) for fault in faults.values()]
     return path, " ".join([text, *(f"Also {key}: {what}" for key, what in more)])
 
@@ -174,9 +173,8 @@ def _explain(fault: ErrorDetails, cls: type[Any], where: str, others: Mapping[st
     if fault["type"] == "missing":
         return path, "is required."
     message = fault["msg"].removeprefix("Value error, ")
-    given = (
-        f" (found {fault['input']!r})" if fault["loc"] else ""
-    )  # what concerns all keys found no single value
+    # What concerns all keys found no single value.
+    given = f" (found {fault['input']!r})" if fault["loc"] else ""
     return path, f"{message[0].lower() + message[1:]}{given}."
 
 

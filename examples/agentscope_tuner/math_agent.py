@@ -27,9 +27,8 @@ from ajet_agentscope.tuner import (
 )
 
 DATA = Path(__file__).resolve().parent / "data"
-MODEL = os.environ.get(
-    "MODEL", "starter"
-)  # any folder or Hugging Face id; `starter` is built on this machine
+# Any folder or Hugging Face id; `starter` is built on this machine.
+MODEL = os.environ.get("MODEL", "starter")
 
 
 async def run_math_agent(task: dict[str, Any], model: ChatModelBase) -> WorkflowOutput:

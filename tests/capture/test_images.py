@@ -158,9 +158,8 @@ def test_a_broken_picture_is_refused_before_anything_is_recorded(bench: Any) -> 
 
 
 def test_a_picture_counts_by_its_own_limits_not_as_text(bench: Any) -> None:
-    large = (
-        picture(size=(500, 400), form="PNG") + b"\0" * 200_000
-    )  # bytes after the end of a PNG do not count
+    # Bytes after the end of a PNG do not count.
+    large = picture(size=(500, 400), form="PNG") + b"\0" * 200_000
     body = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url(large)}}]}
     request = parsed(ChatCompletions(), messages=[body])
     request.size = 300_000

@@ -396,10 +396,8 @@ def _without(text: str, end: str) -> str:
 
 def by_template(family: Family, prompt: str, messages: Sequence[Any], case: Case) -> str | None:
     """What the template itself writes for an answer, as a model would sample it; None if it does not write all of it."""
-    for form in (
-        "c4ll{index:05}",
-        "functions.{name}:{index}",
-    ):  # some templates write ids in the place of names
+    # Some templates write ids in the place of names.
+    for form in ("c4ll{index:05}", "functions.{name}:{index}"):
         ids = [form.format(name=name, index=i) for i, (name, _) in enumerate(case.calls)]
         calls = [
             {"id": i, "type": "function", "function": {"name": name, "arguments": arguments}}

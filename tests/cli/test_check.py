@@ -44,6 +44,15 @@ async def equipped(task):
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
     return (await ask([{"role": "user", "content": task.query}], tools=[tool]))["content"]
 
+async def seldom(task):
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    asked = [{"role": "user", "content": task.query}]
+    for _ in range(12):
+        answer = await ask(asked, tools=[tool])
+        results = [{"role": "tool", "tool_call_id": c["id"], "content": "3"} for c in answer.get("tool_calls") or ()]
+        asked += [answer, *(results or [{"role": "user", "content": "Go on."}])]
+    return answer["content"]
+
 clock = iter(range(10**6))
 
 async def late(task):
@@ -176,6 +185,16 @@ def test_a_small_model_that_cannot_do_what_the_agent_asks_is_named_first(
     first = next(line for line in outcome.out.splitlines() if line.startswith("! "))
     assert first == "! the model is adder: Only adds small numbers"
     assert "built once, then kept; adder: Only adds small numbers" in outcome.err
+
+
+@pytest.mark.whole
+def test_a_model_that_hardly_ever_calls_a_tool_is_told_with_one_that_does(folder: Folder) -> None:
+    folder.write("answers.yaml", '- {turn: 0, call: {name: add, arguments: {}}}\n- {say: "Four."}\n')
+    page = check(folder, "seldom", "--first", "1", "--group-size", "1")
+    assert (
+        "! 12 calls offer tools, and only 1 answers call one\n  -> Use a model that calls tools, such as smollm2-tools"
+        in page
+    )
 
 
 @pytest.mark.whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ajet import hookimpl
 from ajet import plugins as plugin_module
 from ajet.plugins import BrokenEntry, Plugins, load_plugins
 
@@ -25,6 +26,25 @@ def test_the_list_has_kind_name_distribution_version_and_what_it_is(folder: Fold
     ]
     assert row(out, "algorithm", "grpo")[2] == "ajet"
     assert row(out, "handle", "as_openai_client")[2] == "ajet-plugin-openai-sdk"
+    assert row(out, "wire", "/chat/completions")[2] == "ajet"
+
+
+def test_a_wire_of_a_plugin_is_listed(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Echo:
+        """Says what it hears."""
+
+        path = "/echo"
+
+    class Brings:
+        @staticmethod
+        @hookimpl
+        def ajet_wires() -> list[Echo]:
+            return [Echo()]
+
+    plugins = Plugins()
+    plugins.register(Brings, "ajet", "1")
+    monkeypatch.setattr(plugin_module, "load_plugins", lambda: plugins)
+    assert row(folder.ajet("plugins").out, "wire", "/echo")[4:] == ["Says", "what", "it", "hears."]
 
 
 def test_a_plugin_that_did_not_load_is_listed_with_its_error(

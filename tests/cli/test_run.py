@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from ajet.cli.summary import describe_result
+from ajet.interfaces.backbone import RunResult
+from ajet.rollout.recorder import RunRecorder
 from ajet.utils import breakpoints
 from tests.patience import PATIENCE
 
@@ -302,3 +305,12 @@ def test_set_unsets_a_key_by_null(folder: Folder) -> None:
     folder.write("job.yaml", (folder.path / "job.yaml").read_text() + "rollout: {workdir: nowhere}\n")
     assert folder.ajet("run", "job.yaml", "--dry-run").code == 2
     assert folder.ajet("run", "job.yaml", "--dry-run", "--set", "rollout.workdir=null").code == 0
+
+
+def test_the_seconds_of_a_resumed_run_are_those_of_all_its_steps(tmp_path: Path) -> None:
+    recorder = RunRecorder(tmp_path)
+    for step in (1, 2, 3):
+        recorder.metrics("train", step, {"seconds_rollout": 1.0, "seconds_update": 2.0})
+    recorder.close()
+    said = describe_result(RunResult(run_dir=tmp_path, steps=3))
+    assert "trained        3 steps, 9 s without validation" in said

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from ajet.job.config import JobConfig, Layers, explain, parse_set
@@ -88,6 +89,15 @@ def test_a_key_that_stands_elsewhere_is_named_also_below_targets() -> None:
     )
 
 
+@pytest.mark.parametrize("where", ["{}", "train.{}"])
+def test_a_key_of_a_backbone_is_named_where_it_stands(where: str) -> None:
+    pytest.importorskip("ajet_local")
+    layers = Layers()
+    layers.set(where.format("device"), "cuda", "--set", Path.cwd())
+    with pytest.raises(ConfigError, match=r"unknown key; did you mean 'backbone\.local\.device'"):
+        layers.job()
+
+
 @pytest.mark.parametrize("key", ["save_every", "learning_rate", "max_timelines"])
 def test_true_is_no_number(key: str) -> None:
     assert f"1: train.{key}: expected a number (found True)" in refused({"train": {key: True}})
@@ -96,6 +106,12 @@ def test_true_is_no_number(key: str) -> None:
 @pytest.mark.parametrize("key", ["learning_rate", "max_grad_norm"])
 def test_nan_is_no_number(key: str) -> None:
     assert f"1: train.{key}: expected a number (found nan)" in refused({"train": {key: float("nan")}})
+
+
+def test_an_array_is_no_number() -> None:
+    assert "input should be a valid number (found array([1., 2.]))" in refused(
+        {"train": {"learning_rate": np.array([1.0, 2.0])}}
+    )
 
 
 @pytest.mark.parametrize("judge", [["exact", "math"], ("exact",)])

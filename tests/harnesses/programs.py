@@ -133,9 +133,8 @@ def installed(name: str) -> Path:
             subprocess.run([python(wanted.python), "-m", "venv", "--without-pip", str(folder)], check=True)
         else:
             venv.create(folder)
-        install(
-            folder / "bin" / "python", "--compile-bytecode", *wanted.what
-        )  # in a sandbox, nothing can be written there
+        # In a sandbox, nothing can be written there.
+        install(folder / "bin" / "python", "--compile-bytecode", *wanted.what)
     stamp.write_text(repr(wanted))
     return folder / "bin"
 

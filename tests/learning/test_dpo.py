@@ -86,9 +86,8 @@ def test_label_smoothing_gives_a_share_to_the_opposite_preference_by_hand() -> N
 
 
 def test_pairs_do_not_see_each_other_and_their_sum_is_the_mean_over_pairs() -> None:
-    tokens = seen(
-        [-1.0, -1.0, -1.0, -3.0], [-2.0, -1.0, -2.0, -3.0], [2, -2, -2, 2], [0, 0, 1, 1]
-    )  # advantages E / P = 4 / 2
+    # The advantages are E / P = 4 / 2.
+    tokens = seen([-1.0, -1.0, -1.0, -3.0], [-2.0, -1.0, -2.0, -3.0], [2, -2, -2, 2], [0, 0, 1, 1])
     weights = DPO().weights(np.ones(4))
     losses = weights * DPO(beta=1.0).loss(np, tokens)
     expected = [np.log(1 + np.exp(-1.0)), np.log(1 + np.exp(1.0))]

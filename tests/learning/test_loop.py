@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -107,6 +108,12 @@ def test_an_asynchronous_run_begins_the_next_batch_before_the_update_has_ended(t
     assert order("batch 2 for 1") < order("publish 1") < order("update 2")
     assert order("batch 3 for 2") < order("publish 2") < order("update 3")
     assert len(told.story) == 9, "nothing is sampled after the last step"
+
+
+def test_a_run_of_no_steps_says_that_nothing_is_trained(tmp_path: Path) -> None:
+    told, said = Told(RunRecorder(tmp_path)), list[str]()
+    asyncio.run(train(replace(told.loop(steps=0), say=said.append), 1))
+    assert said == ["train.steps is 0: nothing is trained"] and not told.story
 
 
 def test_a_step_frees_its_episodes_before_the_next_one_begins(tmp_path: Path) -> None:
@@ -320,9 +327,7 @@ def test_in_an_asynchronous_run_only_the_first_step_shows_the_gap(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = Told(RunRecorder(tmp_path))
-    told.gaps = {
-        2: 0.25,
-        3: 0.25,
-    }  # the weights that learn from these tokens are newer than those that sampled them
+    # The weights that learn from these tokens are newer than those that sampled them.
+    told.gaps = {2: 0.25, 3: 0.25}
     told.run(steps=3, asynchronous=True)
     assert not caplog.messages

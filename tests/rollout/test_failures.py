@@ -49,9 +49,19 @@ def test_none_is_the_workflows_fault_where_the_judge_failed_because_of_it(
     )
 
 
+def without_source(lines: str) -> Any:
+    """A function of a task and an output, as of an agent that was generated."""
+    made: dict[str, Any] = {"np": np}
+    exec(f"def asked(task, output):\n {lines}", made)
+    return made["asked"]
+
+
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
+        (without_source("data = task.metadata; data['expected']"), "; its metadata has answer"),
+        (without_source("(task.metadata['answer'], {}['answer'])"), ""),
+        (without_source("raise KeyError(np.arange(len(task.metadata) + 1))"), "; its metadata has answer"),
         (
             lambda task, output: task.metadata["expected"],
             "Task has id, query, messages, metadata; its metadata has answer",

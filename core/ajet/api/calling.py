@@ -90,9 +90,8 @@ class _CallingThread(Generic[T]):
         self._call = call
         self._result: list[T] = []
         self._error: BaseException | None = None
-        self._ended = (
-            threading.Event()
-        )  # joining a thread twice does not wait if the first time is interrupted
+        # Joining a thread twice does not wait if the first time is interrupted.
+        self._ended = threading.Event()
         self._tell: Callable[[], None] = lambda: None
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=lambda: context.run(self._work), name="ajet-call")
@@ -105,9 +104,8 @@ class _CallingThread(Generic[T]):
         except KeyboardInterrupt:
             interrupt(self._thread)
             self._ended.wait()
-            if isinstance(
-                self._error, AjetError | KeyboardInterrupt
-            ):  # a service that died, or where to resume
+            # It says which service died, or where to resume.
+            if isinstance(self._error, AjetError | KeyboardInterrupt):
                 raise self._error from None
             raise
         return self._outcome()

@@ -316,9 +316,8 @@ async def open(
                 async with open_runtime(ready, engine=trainer.engine) as runtime:
                     learner = Learner(ready, trainer, runtime, recorder, listeners)
                     yield learner
-                    if (
-                        ready.layers.source_of("train.steps") == "default"
-                    ):  # else the job needs it for its schedule
+                    # A number that the job names stays: its schedule needs it.
+                    if ready.layers.source_of("train.steps") == "default":
                         learner._note_training(steps=learner.step)
                 listeners.result = RunResult(run_dir=folder, steps=learner.step, checkpoint=learner.saved)
 

@@ -334,9 +334,8 @@ class Chat:
         if not ending.token and ending.text:  # the turn's end is plain text
             before = {end - len(ending.text) for end in ends if rest[:end].endswith(ending.text)}
             ends = sorted({*ends, *before})
-        if (
-            self._format.show(rest[: ends[0]]).strip() in texts
-        ):  # the usual case, and cheaper than equal words
+        # The usual case, and cheaper than equal words.
+        if self._format.show(rest[: ends[0]]).strip() in texts:
             return ends[0], ""
         said = [text.split() for text in texts]
         for end in ends:

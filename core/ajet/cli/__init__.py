@@ -27,7 +27,6 @@ from ajet.cli import (
     docs,
     doctor,
     evaluate,
-    export,
     fine_tune,
     plugins,
     run,
@@ -195,7 +194,6 @@ def _commands() -> TyperGroup:
     app.command("show")(show.show)
     app.command("check")(check.check)
     app.command("serve")(serve.serve)
-    app.command("export")(export.export)
     app.add_typer(plugins.app, name="plugins")
     app.add_typer(config.app, name="config")
     app.command("doctor")(doctor.doctor)

@@ -86,13 +86,11 @@ def plugin_keys(layers: Layers | None) -> Iterator[KeyHelp]:
     """Keys of plugins: every backbone's section, and the fields of readers, judges and algorithms. With a job only
     those of the chosen plugin, without one those of all plugins."""
     from ajet.interfaces.service import Command
-    from ajet.job.config import KeyHelp, TargetSettings, all_keys
+    from ajet.job.config import KeyHelp, TargetSettings, all_keys, backbone_keys
     from ajet.plugins import load_plugins
 
     plugins = load_plugins().classes.values()
-    for installed in plugins:
-        if installed.kind == "backbone":
-            yield from all_keys(installed.cls, f"backbone.{installed.name}.")
+    yield from backbone_keys()
     for slot, kind in SLOTS.items():
         yield KeyHelp(f"{slot}.type", "str", "required", f"Name of the {kind}.")
         chosen = _at(layers, f"{slot}.type") if layers is not None else None

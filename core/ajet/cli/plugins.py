@@ -112,11 +112,12 @@ def describe_plugin(installed: InstalledPlugin) -> str:
 
 
 def function_rows(plugins: Plugins) -> Iterator[tuple[str, str, str, str, str]]:
-    """Plugins that provide functions instead of classes: model handles and other hooks."""
-    import importlib.metadata
-
+    """Plugins that are no classes of ours: wires, by the ends of their paths, model handles and other hooks."""
+    from ajet.capture.wires.builtin import BUILTIN_WIRES
     from ajet.interfaces.base import first_line
 
+    core = importlib.metadata.version("ajet")
+    yield from (("wire", wire.path, "ajet", core, first_line(type(wire))) for wire in BUILTIN_WIRES)
     plugin: Any
     for label, plugin in plugins.manager.list_name_plugin():
         distribution = label.partition(":")[0]
@@ -125,5 +126,8 @@ def function_rows(plugins: Plugins) -> Iterator[tuple[str, str, str, str, str]]:
             if caller.name == "ajet_handles":
                 for name, handle in plugin.ajet_handles().items():
                     yield "handle", name, distribution, version, first_line(handle)
+            elif caller.name == "ajet_wires":
+                for wire in plugin.ajet_wires():
+                    yield "wire", wire.path, distribution, version, first_line(type(wire))
             elif caller.name != "ajet_plugins":
                 yield "hook", caller.name.removeprefix("ajet_"), distribution, version, ""

@@ -27,6 +27,7 @@ FIGURES = (
 def describe_result(result: RunResult) -> str:
     """Figures before and after, the run folder, and what to look at next."""
     from ajet.reports.folder import read_run
+    from ajet.reports.progress import seconds_of
     from ajet.reports.verdict import verdict_of
 
     parts, run = [], read_run(result.run_dir) if result.steps else None
@@ -35,8 +36,9 @@ def describe_result(result: RunResult) -> str:
     if run and (verdict := verdict_of(run)):
         parts.append(str(verdict))
     rows = [("run folder", str(result.run_dir))]
-    if result.steps:
-        rows.insert(0, ("trained", f"{result.steps} steps, {result.train_seconds:.0f} s without validation"))
+    if run:
+        seconds = sum(seconds_of(line) for line in run.metrics if line["type"] == "train")
+        rows.insert(0, ("trained", f"{result.steps} steps, {seconds:.0f} s without validation"))
     if run and (faults := _faults(run)):
         rows.append(("answers", faults))
     if result.checkpoint:

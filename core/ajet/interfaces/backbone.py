@@ -117,4 +117,3 @@ class RunResult:
     checkpoint: Path | None = None
     before: Metrics = field(default_factory=dict)
     after: Metrics = field(default_factory=dict)
-    train_seconds: float = 0.0

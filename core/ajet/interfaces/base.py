@@ -24,7 +24,8 @@ class Settings(BaseModel):
             kinds = {hint, *get_args(hint)}
             if kinds & {int, float} and bool not in kinds:
                 raise ValueError("expected a number")
-        if value != value:  # NaN, with which every comparison fails: a limit of it would limit nothing
+        # NaN, with which every comparison fails: a limit of it would limit nothing.
+        if isinstance(value, float) and value != value:
             raise ValueError("expected a number")
         return value
 

@@ -31,7 +31,7 @@ from ajet.job import DEFAULT_BACKBONE
 from ajet.job.arguments import ARGUMENTS, giving
 from ajet.learning.alarms import NAMES
 from ajet.learning.settings import LoraSettings, SelectorSettings, TrainSettings
-from ajet.plugins import explain_validation
+from ajet.plugins import explain_validation, load_plugins
 from ajet.rollout.settings import EvalSettings, RolloutSettings
 from ajet.types import AjetError, ConfigError
 from ajet.utils.keys import leaves
@@ -254,7 +254,8 @@ class Layers:
             self._job = JobConfig(**self.values)
             return self._job
         except ValidationError as error:
-            keys = [known.key for known in (*all_keys(), *all_keys(TargetSettings, "targets.NAME."))]
+            known = (*all_keys(), *all_keys(TargetSettings, "targets.NAME."), *backbone_keys())
+            keys = [each.key for each in known]
             with self.located():
                 raise ConfigError(*explain_validation(error, JobConfig, "", elsewhere=keys)) from None
 
@@ -351,6 +352,13 @@ def all_keys(model: type[BaseModel] = JobConfig, prefix: str = "") -> Iterator[K
         yield KeyHelp(f"{prefix}{name}", _type_name(annotation), default, info.description or "")
 
 
+def backbone_keys() -> Iterator[KeyHelp]:
+    """The keys of every installed backbone, the default one's first."""
+    backbones = [cls for (kind, _), cls in load_plugins().classes.items() if kind == "backbone"]
+    for installed in sorted(backbones, key=lambda each: each.name != DEFAULT_BACKBONE):
+        yield from all_keys(installed.cls, f"backbone.{installed.name}.")
+
+
 def _is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
@@ -358,9 +366,8 @@ def _is_model(annotation: Any) -> bool:
 def _type_name(annotation: Any) -> str:
     if isinstance(annotation, type):
         return annotation.__name__
-    return re.sub(
-        r"\b[a-z_]\w*\.(?:[a-z_]\w*\.)*(?=[A-Z])", "", str(_bare(annotation))
-    )  # without the modules
+    # Without the modules.
+    return re.sub(r"\b[a-z_]\w*\.(?:[a-z_]\w*\.)*(?=[A-Z])", "", str(_bare(annotation)))
 
 
 def _bare(annotation: Any) -> Any:

@@ -68,9 +68,8 @@ class History:
     def reward(self, steps: list[Metrics]) -> tuple[float, float] | None:
         """The mean reward of steps, and its squared standard error, in which a group counts as one episode; None without, as in
         the metrics of earlier releases."""
-        groups = [
-            s.get("groups", 0) - s.get("groups_steered", 0) for s in steps
-        ]  # rewards are of whole groups
+        # Rewards are of whole groups.
+        groups = [s.get("groups", 0) - s.get("groups_steered", 0) for s in steps]
         if not steps or any("reward_std" not in s for s in steps) or min(groups) <= 0:
             return None
         errors = [s["reward_std"] ** 2 / count for s, count in zip(steps, groups, strict=True)]

@@ -72,8 +72,6 @@ class LoopResult:
     before: Metrics
     after: Metrics
     checkpoint: Path | None
-    train_seconds: float
-    """Seconds of the steps alone, without validation and checkpoints."""
     ruined: str
     """How training has ruined the model, as far as rewards show, and the remedy; empty if it has not."""
     collapsed: str
@@ -100,8 +98,10 @@ async def train(loop: Loop, first_step: int) -> LoopResult:
 
 async def _train(loop: Loop, ahead: _Ahead, saving: _Saving, first_step: int) -> LoopResult:
     settings, trainer, recorder = loop.settings, loop.trainer, loop.recorder
+    if not settings.steps:
+        loop.say("train.steps is 0: nothing is trained")
     before = await loop.validate(0) if loop.validate and first_step == 1 else {}
-    after, seconds = before, 0.0
+    after = before
     alarms = loop.alarms or Alarms.of(settings)
     for step in range(first_step, settings.steps + 1):
         started = time.monotonic()
@@ -120,7 +120,6 @@ async def _train(loop: Loop, ahead: _Ahead, saving: _Saving, first_step: int) ->
                 record=recorder.batch,
             ),
         )
-        seconds += time.monotonic() - started - waited
         metrics["seconds_checkpoint"] = waited
         raised = alarms.step(step, metrics)
         recorder.metrics("train", step, metrics)
@@ -156,7 +155,7 @@ async def _train(loop: Loop, ahead: _Ahead, saving: _Saving, first_step: int) ->
         after = await loop.validate(settings.steps)  # it failed when the last checkpoint was written
         recorder.validated(settings.steps, after["reward"])
     ruined = alarms.collapse.ruined(after, recorder.dir, settings.learning_rate)
-    return LoopResult(before, after, saving.last, seconds, ruined, alarms.collapse.found())
+    return LoopResult(before, after, saving.last, ruined, alarms.collapse.found())
 
 
 async def training_step(

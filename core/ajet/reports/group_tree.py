@@ -165,9 +165,8 @@ def _stretches(
         return by_id[episode].said.get(number, ("", "")) if episode in by_id else ("", "")
 
     stretches = []
-    if earlier := [
-        call for call in calls if call[1] < 0
-    ]:  # known only by their places on another group's path
+    # Known only by their places on another group's path.
+    if earlier := [call for call in calls if call[1] < 0]:
         numbers = tuple(-1 - place for _, place in earlier)
         stretches.append(Stretch(numbers, "", f"replayed from {earlier[0][0]}", None))
         calls = calls[len(earlier) :]

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
@@ -58,9 +58,8 @@ def run_told(job: Job, progress: Lines) -> RunResult:
     from ajet.runs.restarts import run_job
 
     def ended(how: str) -> str:
-        able = (
-            job.backbone.capabilities
-        )  # a run that trains begins again, with the finished episodes of its first step
+        able = job.backbone.capabilities
+        # A run that trains begins again, with the finished episodes of its first step.
         resumable = able.trains or able.resumes_without_checkpoint
         return describe_ended(how, progress.run_dir, without_checkpoint=resumable)
 
@@ -291,7 +290,7 @@ class Pace:
 
     def eta(self, step: int, total: int, metrics: Metrics) -> str:
         """The estimate as `clock` writes it; empty before the first estimate and after the last step."""
-        if seconds := _step_seconds(metrics):
+        if seconds := seconds_of(metrics):
             self._seconds.append(seconds)
         if not self._seconds or step >= total:
             return ""
@@ -321,7 +320,7 @@ def step_figures(metrics: Metrics) -> list[str]:
         figures.append(f"{metrics['steered']:.0f} steered{f' ({diverged:.0f} diverged)' if diverged else ''}")
     if "tokens_per_second" in metrics:
         figures.append(f"{metrics['tokens_per_second']:,.0f} tok/s")
-    if seconds := _step_seconds(metrics):
+    if seconds := seconds_of(metrics):
         figures.append(f"{seconds:.1f} s")
     if alarms := [name.removeprefix("alarm/") for name in metrics if name.startswith("alarm/")]:
         figures.append(f"alarms: {', '.join(alarms)}")
@@ -337,5 +336,6 @@ def _causes(metrics: Metrics) -> str:
     return f" ({', '.join(several if len(several) > 1 else causes)})" if causes else ""
 
 
-def _step_seconds(metrics: Metrics) -> float:
+def seconds_of(metrics: Mapping[str, float]) -> float:
+    """Seconds of a step, without its validation and checkpoint; 0 if they are unknown."""
     return metrics.get("seconds_rollout", 0.0) + metrics.get("seconds_update", 0.0)

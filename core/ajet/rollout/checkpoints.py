@@ -101,9 +101,8 @@ def write_checkpoint(
     """Write a checkpoint atomically; ``save`` writes the trainer's part. Checkpoints older than the last ``keep_last``
     are removed, except the best one with ``keep_best``. Raises AjetError if it cannot be written."""
     final = run_dir / CHECKPOINTS / f"step_{step:06d}"
-    if final in checkpoints(
-        run_dir
-    ):  # written by a run that was killed right after: equal by the resume rule
+    # Written by a run that was killed right after: equal by the resume rule.
+    if final in checkpoints(run_dir):
         return final
     partial = final.with_name(f".partial_{final.name}")
     shutil.rmtree(partial, ignore_errors=True)

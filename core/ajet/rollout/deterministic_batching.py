@@ -56,9 +56,8 @@ class DeterministicBatching:
         """See `Engine.generate`; waits for the round."""
         episode = request.key[0]
         if request.blocks_loop or episode not in self._running:
-            return await self.engine.generate(
-                request
-            )  # no other episode can progress, or there is none to wait for
+            # No other episode can progress, or there is none to wait for.
+            return await self.engine.generate(request)
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(episode, deque()).append((request, future))
         self._since.setdefault(episode, time.monotonic())

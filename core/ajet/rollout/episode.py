@@ -61,8 +61,8 @@ class RecordedTask(Task):
 
     @abstractmethod
     def replay(self, record: EpisodeRecord, member: int) -> WorkflowOutput | None:
-        """Add the calls of a member's episode to its record, with the logprobs and weight versions with which they were
-        sampled. Returns its output, whose reward counts; None if there is no such member."""
+        """Add the calls of a member's episode to ``record``, with the logprobs and weight versions with which they were
+        sampled. Returns the episode's output, whose reward counts; None if the task has no such member."""
         raise NotImplementedError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from traceback import extract_tb, walk_tb
+from traceback import walk_tb
 
 from ajet.interfaces.judge import FunctionJudge, Judge
 from ajet.interfaces.workflow import WorkflowFailed, location_of, missing_key
@@ -143,10 +143,11 @@ def describe_exception(exception: BaseException) -> str:
 def _missing_field(exception: BaseException) -> str:
     """What a task or an output has, if the user's code asked it for something else; else empty."""
     asked = exception.obj if isinstance(exception, AttributeError) else None
-    if isinstance(exception, KeyError) and (raised := extract_tb(exception.__traceback__)):
+    if isinstance(exception, KeyError) and exception.__traceback__:
         (*_, (frame, _)) = walk_tb(exception.__traceback__)
-        local = frame.f_locals.values() if "metadata[" in (raised[-1].line or "") else ()
-        asked = next((value for value in local if isinstance(value, Task)), None)
+        local = frame.f_locals.values() if "metadata" in frame.f_code.co_names else ()
+        tasks = (t for t in local if isinstance(t, Task) and str(exception) not in map(repr, t.metadata))
+        asked = next(tasks, None)
     if not isinstance(asked, (Task, WorkflowOutput)):
         return ""
     names = ", ".join(field.name for field in fields(asked))

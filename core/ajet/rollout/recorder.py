@@ -50,9 +50,8 @@ class RunRecorder:
         self._on_episode = on_episode
         with writing(run_dir):
             (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        live_lines(
-            run_dir / METRICS
-        )  # it is read again when the run has ended, too late to find a damaged line
+        # It is read again when the run has ended, too late to find a damaged line.
+        live_lines(run_dir / METRICS)
         self._live = _live_places(run_dir / JOURNAL)
         """The byte at which the line of each episode begins."""
         self._others: dict[str, int] | None = None

@@ -46,7 +46,7 @@ MUCH = 0.1
 MOST_SHOWN = 80
 """Characters of a response that a warning shows."""
 _LONGER = "Raise the agent's max_tokens or rollout.sampling.max_tokens; if the model rambles, show it a short answer in the prompt."
-_LEARN = "Look at one with `ajet show`: a model that does not know the tool format must learn it first (`ajet sft`)."
+_LEARN = "Look at one with `ajet show`: a model must learn the tool format first (`ajet sft`), or know one, as smollm2-tools does."
 _FAULTS = {
     "malformed_tool_calls": ("tool calls could not be read, so they stayed text", _LEARN),
     "cut_calls": ("tool calls have no end, so they stayed text", _LONGER),
@@ -104,9 +104,9 @@ class Report:
     faults: Mapping[str, int]
     """What went wrong in answers with thoughts and tool calls, by the counters' names; without those that are 0."""
     tools_left_out: int
+    """Calls with tools that the prompt does not contain."""
     left_out: Mapping[str, int]
     """Calls by what their prompts do without: images and files that the model cannot see, tools that it has not."""
-    """Calls with tools that the prompt does not contain."""
     offering: int
     """Calls with tools."""
     calling: int
@@ -316,7 +316,7 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
     episodes, merged = report.episodes, report.merging
     answers = sum(len(e.record.calls) for e in episodes)
     begun = sum(report.faults.get(name, 0) for name in ("cut_calls", "malformed_tool_calls"))
-    uncalled = bool(report.offering) and not report.calling and begun <= MUCH * answers
+    uncalled = report.calling < MUCH * report.offering and begun <= MUCH * answers
     too_long = any(e.failed and e.failed.kind is FailureKind.CONTEXT_OVERFLOW for e in episodes)
     first = {e.failed.cause: e.failed for e in reversed(episodes) if e.failed}
     warnings = [
@@ -353,9 +353,10 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
             )
         )
     elif uncalled:
+        only = f"only {report.calling} answers call" if report.calling else "no answer calls"
         warnings.append(
             (
-                f"{report.offering} calls offer tools, and no answer calls one",
+                f"{report.offering} calls offer tools, and {only} one",
                 "Use a model that calls tools, such as smollm2-tools, or show it a call in the agent's messages.",
             )
         )

@@ -95,10 +95,8 @@ def tell_changes(run_dir: Path, job: Job, say: Callable[[str], None]) -> None:
     if not file.exists():  # of an earlier release
         return
     try:
-        before = {
-            READ: now[READ],
-            **json.loads(file.read_bytes()),
-        }  # an earlier release did not note the tasks
+        # An earlier release did not note the tasks.
+        before = {READ: now[READ], **json.loads(file.read_bytes())}
         new, old = dict(leaves(now)), dict(leaves(before))
     except (ValueError, TypeError, AttributeError):
         new = old = {}

@@ -122,7 +122,6 @@ async def _train(job: Job, trainer: Trainer, run_dir: Path) -> RunResult:
                 checkpoint=next(reversed(checkpoints(run_dir)), None),
                 before=ended.before or recorded_validation(run_dir, first=True),
                 after=ended.after or recorded_validation(run_dir, first=False),
-                train_seconds=ended.train_seconds,
             )
             return listeners.result
 

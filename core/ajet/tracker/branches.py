@@ -46,9 +46,8 @@ class _Branches:
                 if node not in seen:
                     seen.add(node)
                     self.new[call.number].append(node)
-                if (
-                    node.message.get("role") == "assistant" and node.parent
-                ):  # an edited form of the answers there
+                # An edited form of the answers there.
+                if node.message.get("role") == "assistant" and node.parent:
                     for earlier in asking[node.parent]:
                         self.users[earlier.number].add(call.number)
             asking[_end(call)].append(call)

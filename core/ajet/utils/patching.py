@@ -63,9 +63,8 @@ def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
     missing = object()
     for name in attributes:
         inspect.getattr_static(owner, name)
-    old = {
-        name: own.get(name, missing) for name in attributes
-    }  # as stored, so classmethods stay classmethods
+    # As stored, so classmethods stay classmethods.
+    old = {name: own.get(name, missing) for name in attributes}
     for name, value in attributes.items():
         setattr(owner, name, value)
     try:

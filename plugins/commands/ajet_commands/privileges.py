@@ -60,12 +60,8 @@ def filter_of_calls() -> bytes:
         (_ANSWER, 0, 0, _ABSENT),  # calls of 32-bit programs
         (_LOAD, 0, 0, 0),
         (_AT_LEAST, 5, 0, 0x40000000),  # calls of x32
-        (
-            _EQUAL,
-            4,
-            0,
-            _CLONE3,
-        ),  # its flags are in memory, which a filter cannot read: the C library then takes clone
+        # Its flags are in memory, which a filter cannot read: the C library then takes clone.
+        (_EQUAL, 4, 0, _CLONE3),
         (_EQUAL, 1, 0, clone),
         (_EQUAL, 0, 3, unshare),
         (_LOAD, 0, 0, 16),

@@ -168,9 +168,8 @@ class HarborWorkflow(WorkflowPlugin):
 
     def _check_environment(self) -> None:
         settings = self._any_trial().environment
-        from harbor.environments.factory import (
-            EnvironmentFactory,
-        )  # after `harbor`, which keeps it off the network
+        # After `harbor`, which keeps it off the network.
+        from harbor.environments.factory import EnvironmentFactory
 
         try:
             EnvironmentFactory.run_preflight(settings.type, settings.import_path, settings.kwargs)

@@ -91,9 +91,8 @@ class Math(Judge):
                 return False
             if not MAYBE_MORE.search(response):
                 return None  # only words and other numbers: the value cannot be there in another notation
-        elif date := last_date(
-            reference, whole=True
-        ):  # for math-verify it is a difference, as is that of another day
+        elif date := last_date(reference, whole=True):
+            # For math-verify a date is a difference, as is that of another day.
             other = last_date(stated)
             return other == date if other or box is not None else None
         elif (parts := last_parts(reference, whole=True)) and (others := last_parts(stated)):

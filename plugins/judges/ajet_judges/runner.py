@@ -110,9 +110,8 @@ def _may_skip(source: str) -> bool:
 
 
 def _all_pass(named: list[tuple[str, Any]], functions: list[Callable[[], Any]], may_skip: bool) -> bool:
-    warnings.filterwarnings(
-        "error", message="It is deprecated to return a value"
-    )  # from async tests, which would not be awaited
+    # From async tests, which would not be awaited.
+    warnings.filterwarnings("error", message="It is deprecated to return a value")
     suite = unittest.TestSuite()
     for name, test in named:
         if not isinstance(test, type):

@@ -72,10 +72,8 @@ def _steps() -> list[Step]:
     steps += [(_AT_LEAST, 0, 1, 0x40000000), (_GIVE, 0, 0, _REFUSE)]  # the x32 numbers
     for number in (*denied, *_SAME):
         steps += [(_EQUAL, 0, 1, number), (_GIVE, 0, 0, _REFUSE)]
-    steps += [
-        (_EQUAL, 0, 1, _CLONE3),
-        (_GIVE, 0, 0, _ABSENT),
-    ]  # the filter cannot see its flags; the C library then tries clone
+    # The filter cannot see its flags; the C library then tries clone.
+    steps += [(_EQUAL, 0, 1, _CLONE3), (_GIVE, 0, 0, _ABSENT)]
     # Refuse namespaces, and threads with their own file tables, whose open files would be hard to find.
     steps += _refused_if(
         _CLONE[column],

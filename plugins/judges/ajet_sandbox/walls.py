@@ -75,12 +75,8 @@ def build(job: dict[str, Any], owner: int | None) -> None:
         ["/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/etc/ld.so.cache", *job["show"]]
     ):
         _show(path)
-    for name in (
-        "null",
-        "full",
-        "random",
-        "urandom",
-    ):  # not zero: mapping it gives memory that cannot be counted
+    # Not zero: mapping it gives memory that cannot be counted.
+    for name in ("null", "full", "random", "urandom"):
         _show(f"/dev/{name}", read_only=False)
     for name in ("/proc", BOX):
         os.makedirs(ROOT + name, exist_ok=True)

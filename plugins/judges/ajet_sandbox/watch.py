@@ -45,9 +45,8 @@ def watch(job: dict[str, Any], program: int, meter: Meter, lifeline: int | None 
         if status is not None:
             return measured | _outcome(status, job, using, meter)
         if using.cpu > job["cpu_seconds"]:
-            using = (
-                meter.look()
-            )  # a child that has just ended may have been counted twice, also with its parent
+            # A child that has just ended may have been counted twice, also with its parent.
+            using = meter.look()
         for cause, value, limit in (
             ("memory", using.memory, job["memory"] * MiB),
             ("processes", using.processes, job["processes"]),

@@ -88,9 +88,8 @@ def difference(model: Any, layers: int, device: torch.device) -> str:
     """
     forked = TreeLayout(_forked())
     ends = np.flatnonzero(forked.depths == forked.depths.max())
-    rows = np.array(
-        [np.flatnonzero(forked.mask.numpy()[end]) for end in ends]
-    )  # int64[B, T]: the tokens of each row
+    # int64[B, T]: the tokens of each row.
+    rows = np.array([np.flatnonzero(forked.mask.numpy()[end]) for end in ends])
     ids = torch.arange(len(forked.parents), device=device) % 50
     leaves = torch.as_tensor(rows[:, -LEAF:].flatten(), device=device)
     try:

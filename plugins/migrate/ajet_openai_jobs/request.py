@@ -147,8 +147,7 @@ def read_job(path: Path) -> tuple[FineTuningJob, list[str]]:
     kept = {
         key: value for key, value in given.items() if key in FineTuningJob.model_fields and value is not None
     }
-    if (
-        given.get("hyperparameters") and "method" not in kept
-    ):  # how jobs were written before there were methods
+    # How jobs were written before there were methods.
+    if given.get("hyperparameters") and "method" not in kept:
         kept["method"] = {"type": "supervised", "supervised": {"hyperparameters": given["hyperparameters"]}}
     return validated(FineTuningJob, kept, str(path)), unknown

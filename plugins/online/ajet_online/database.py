@@ -138,9 +138,8 @@ def _connect(file: Path, access: Access) -> sqlite3.Connection:
     if access == "read":
         try:
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-        except (
-            sqlite3.OperationalError
-        ):  # SQLite makes files beside it, which a volume that is read only does not let it
+        except sqlite3.OperationalError:
+            # SQLite makes files beside it, which a volume that is read only does not let it.
             connection.close()
             if file.with_name(f"{file.name}-wal").exists():
                 raise

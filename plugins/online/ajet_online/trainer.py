@@ -255,9 +255,8 @@ class OnlineTrainer:
             if trace.reward is not None and not low <= trace.reward <= high:
                 return f"its reward is not from {low:g} to {high:g} (plugins.online.rewards)"
             if learns_corrections and trace.correction:
-                tokens = (
-                    len(trace.correction) / self._widest
-                )  # at least; to count those of a very long text takes long
+                # At least; to count those of a very long text takes long.
+                tokens = len(trace.correction) / self._widest
                 return too_long(self._context) if tokens > self._context else None
             if learns_corrections:
                 return "it has no correction"

@@ -94,9 +94,8 @@ class Candidates:
         enough = asyncio.Event()
 
         def done(episode: Episode) -> None:
-            if (
-                episode.failed and episode.failed.kind is FailureKind.ENGINE
-            ):  # says nothing about the candidate
+            # A failure that says nothing about the candidate.
+            if episode.failed and episode.failed.kind is FailureKind.ENGINE:
                 broken.append(episode)
                 enough.set()
                 return

@@ -118,10 +118,8 @@ def parse_line(line: bytes, place: str, remedy: str, most: int = LONGEST) -> dic
         ) from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"{place}: not JSON ({error.msg} at column {error.colno}). {remedy}") from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # numbers with thousands of digits, nesting that is too deep
+    except (ValueError, RecursionError) as error:
+        # Numbers with thousands of digits, nesting that is too deep.
         raise ConfigError(f"{place}: not JSON that can be read ({error}). {remedy}") from None
     if not isinstance(record, dict):
         raise ConfigError(f"{place}: {kind_of(record)}, not a JSON object. Each line must be one {{…}}.")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import sys
 from collections.abc import Iterable
 
 from ajet import AjetError, Finding, Plugin, hookimpl
 from ajet_tinker.backbone import Tinker, TinkerEnginePlugin
-from ajet_tinker.service import API_KEY, CONNECT_SECONDS, TinkerService
+from ajet_tinker.service import API_KEY, TinkerService
 
 
 @hookimpl
@@ -30,10 +31,11 @@ def ajet_doctor() -> Iterable[Finding]:
 
 def _another_service() -> Iterable[Finding]:
     """Whether the service at TINKER_BASE_URL does all that a job needs, tried with its first model."""
-    service = TinkerService(None, CONNECT_SECONDS)
+    service = TinkerService(None, Tinker().timeout)
     if not service.address:
         return []
     what = f"Tinker's API at {service.address}"
+    print(f"trying {what}, at most {service.timeout:g} s for an answer: some compile first", file=sys.stderr)
     try:
         from ajet_tinker.probe import averages
 

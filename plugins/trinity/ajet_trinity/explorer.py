@@ -59,9 +59,8 @@ class Agent:
     async def group(self, record: Mapping[str, Any], name: str, size: int, first: int) -> list[Episode]:
         """Run and judge ``size`` episodes of a task, numbered from ``first``. Raises AjetError if all of them failed."""
         if self._runtime is None:
-            opened = open_runtime(
-                self.job, engine=self.engine, shows_prints=True
-            )  # Trinity keeps no journal of ours
+            # Trinity keeps no journal of ours.
+            opened = open_runtime(self.job, engine=self.engine, shows_prints=True)
             self._runtime = await self._stack.enter_async_context(opened)
         task = task_of(record)
         plans = plan_group(

@@ -189,9 +189,8 @@ class VerlEngine:
         from verl.utils.config import omega_conf_to_dataclass
 
         model = config.actor_rollout_ref.model
-        if WORKERS in (
-            model.external_lib or ()
-        ):  # verl would import it here too: seconds and 100 MB of a runner
+        # verl would import it here too: seconds and 100 MB of a runner.
+        if WORKERS in (model.external_lib or ()):
             needed = [name for name in model.external_lib if name != WORKERS]
             model = OmegaConf.merge(model, {"external_lib": needed})
         model = omega_conf_to_dataclass(model)

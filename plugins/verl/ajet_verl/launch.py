@@ -142,8 +142,6 @@ class _VerlRun:
         self._last_progress = time.monotonic()
         self._failed = ""
         """The error that a process other than verl's trainer has reported."""
-        self._seconds = 0.0
-        """Duration of the steps so far."""
         self._alarms = alarms_of(job, run_dir)
 
     def execute(self) -> None:
@@ -199,9 +197,6 @@ class _VerlRun:
         elif event.kind == "episodes":
             progress.episodes(event.text, event.done, event.total)
         elif event.kind == "train":
-            self._seconds += event.metrics.get("seconds_rollout", 0.0) + event.metrics.get(
-                "seconds_update", 0.0
-            )
             raised = self._alarms.step(event.step, event.metrics)
             progress.step(event.step, steps, event.metrics)
             self.listeners.step_end(event.step, event.metrics)
@@ -290,7 +285,6 @@ class _VerlRun:
             checkpoint=self._newest(),
             before=recorded_validation(self._run_dir, first=True),
             after=recorded_validation(self._run_dir, first=False),
-            train_seconds=self._seconds,
         )
 
 

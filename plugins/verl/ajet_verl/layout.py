@@ -228,10 +228,8 @@ def tree_obstacle(config: DictConfig) -> str:
         (f"{ACTOR}.use_dynamic_bsz", False),  # micro-batches of a fixed number of rows
         (f"{ACTOR}.fsdp_config.pad_to_length", True),
         (f"{REF}.fsdp_config.pad_to_length", True),
-        (
-            f"{model}.use_fused_kernels",
-            True,
-        ),  # verl then replaces the forward pass; trees have such a head of their own
+        # verl then replaces the forward pass; trees have such a head of their own.
+        (f"{model}.use_fused_kernels", True),
         (f"{model}.mtp.enable", True),  # predicts tokens further on in the row
     ]
     from omegaconf import OmegaConf

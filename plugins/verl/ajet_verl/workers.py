@@ -129,9 +129,8 @@ class Trees:
                     loss, output = self.forward_step(rows, loss_function, forward_only)  # type: ignore[attr-defined]
                     if not forward_only:
                         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
-                        output.pop(
-                            "model_output"
-                        )  # of no use, and it would be kept until the last micro-batch
+                        # Of no use, and it would be kept until the last micro-batch.
+                        output.pop("model_output")
                 outputs.append(output)
         processed: dict[str, Any] = postprocess_batch_func(outputs, groups, data)
         return processed

@@ -277,10 +277,8 @@ def test_a_family_without_a_formula_is_described_by_the_backbone_and_its_states_
     AutoConfig = pytest.importorskip("transformers").AutoConfig
     shape = {"hidden_size": 64, "num_hidden_layers": 4, "vocab_size": 1000, "max_position_embeddings": 4096}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
-    states = {
-        "linear_num_key_heads": 16,
-        "linear_num_value_heads": 16,
-    }  # of 128 x 128 float32 in three layers
+    # States of 128 x 128 float32 in three layers.
+    states = {"linear_num_key_heads": 16, "linear_num_value_heads": 16}
     AutoConfig.for_model("qwen3_5_text", **shape, **heads, **states).save_pretrained(folder.path / "hybrid")
     small = ("--gpus", "H100", "--set", "backbone.local.cache_mib=100", "--set", "rollout.concurrency=512")
     found = planned(folder, "--model", "hybrid", *small)

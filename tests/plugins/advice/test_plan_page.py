@@ -31,9 +31,8 @@ rollout: {context_length: 8192}
 def test_its_commands_run(command, ajet, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(JOB)
-    monkeypatch.setattr(
-        "ajet.estimate.devices.reported_gpus", lambda fields: ["NVIDIA H100 80GB HBM3"]
-    )  # this machine has none
+    # This machine has no GPU.
+    monkeypatch.setattr("ajet.estimate.devices.reported_gpus", lambda fields: ["NVIDIA H100 80GB HBM3"])
     done = ajet(*shlex.split(command.removeprefix("$ "))[1:])
     assert done.code == 0, done.out + done.err
     if "--json" in command:

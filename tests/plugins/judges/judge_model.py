@@ -62,9 +62,8 @@ def serving(answer: Callable[[Asked], Answer], seconds: float = 0.0) -> Iterator
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = (
-            -1
-        )  # one packet an answer: the second of two would wait 40 ms for the client to confirm the first
+        # One packet an answer: the second of two would wait 40 ms for the client to confirm the first.
+        wbufsize = -1
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))

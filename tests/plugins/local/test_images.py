@@ -204,9 +204,8 @@ def test_positions_are_those_of_the_model_itself() -> None:
     model = model_of("qwen2_5_vl")
     sight = Sight.of(model)
     assert sight is not None and sight.mrope
-    one, two, _, three, _ = requests(
-        "qwen2_5_vl"
-    )  # the model itself takes no two pictures without text between them
+    # The model itself takes no two pictures without text between them.
+    one, two, _, three, _ = requests("qwen2_5_vl")
     for request in (one, two, three):
         ids = request.prompt_ids
         found = places(ids, sight.placed(request.images), True).positions

@@ -163,9 +163,8 @@ def test_groups_forks_and_conversations_are_sampled_as_a_pass_in_float64_says(ki
         asked.append(request(prompt(9, 3), max_tokens=30))
         for turn in range(3):
             answers = await all_of(engine, asked)
-            if (
-                turn == 0
-            ):  # the system prompt is computed for the first two groups, the others continue the second
+            # The system prompt is computed for the first two groups, the others continue the second.
+            if turn == 0:
                 assert sum(counts) - sum(len(a.token_ids) - 1 for a in answers) == 2 * 90 + 1 + 7 + 40 + 3
             for one, answer in zip(asked, answers, strict=True):
                 exact.check(one, answer, TOLERANCE[kind])
@@ -307,10 +306,8 @@ def test_equal_prompts_are_computed_once_also_where_a_completion_ended():
         counts.clear()
         await engine.generate(request(asked.prompt_ids, seed=1, max_tokens=1))
         assert counts == []
-        for computed in (
-            3,
-            0,
-        ):  # the logits of a completion's last token are not known, those of a prompt's are
+        # The logits of a completion's last token are not known, those of a prompt's are.
+        for computed in (3, 0):
             counts.clear()
             exact.check(one := request(ended, max_tokens=1), await engine.generate(one), 1e-5)
             assert sum(counts) == computed

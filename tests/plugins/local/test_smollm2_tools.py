@@ -214,9 +214,8 @@ def test_the_model_calls_tools_that_it_has_never_seen(monkeypatch: pytest.Monkey
     from ajet.interfaces.progress import Silent
 
     engine, chat = load(Path(model_source("smollm2-tools", 0, Silent())))
-    found, _ = figures(
-        engine, chat, 0.0
-    )  # .86, .54 and .94 when the recipe was made; a standard error is .04
+    # .86, .54 and .94 when the recipe was made; a standard error is .04.
+    found, _ = figures(engine, chat, 0.0)
     assert (
         found["right_tool"] >= 0.75 and found["right_arguments"] >= 0.45 and found["answer_repeats"] >= 0.85
     )

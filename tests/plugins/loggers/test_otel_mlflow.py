@@ -74,9 +74,8 @@ def test_mlflow_shows_episodes_as_traces(
 ) -> None:
     from mlflow import MlflowClient
 
-    monkeypatch.setenv(
-        "OTEL_EXPORTER_OTLP_TIMEOUT", "60"
-    )  # seconds: the server's first request takes it many
+    # The server's first request takes it many seconds.
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
     client = MlflowClient(server)
     experiment = client.create_experiment("episodes")
     run_to(f"{server}/v1/traces", headers={"x-mlflow-experiment-id": experiment}, flush_seconds=60)

@@ -96,10 +96,8 @@ class Bench:
 
     def trainer(self, folder: str = "online", **job: Any) -> OnlineTrainer:
         """A trainer as `ajet online train` makes it."""
-        online = {
-            "rollback": {"enabled": False},
-            **job.pop("online", {}),
-        }  # otherwise an update waits for many ratings
+        # Otherwise an update waits for many ratings.
+        online = {"rollback": {"enabled": False}, **job.pop("online", {})}
         settings = OnlineSettings(
             store=str(self.folder / "unused.db"), folder=str(self.folder / folder), **online
         )

@@ -373,8 +373,7 @@ def test_a_store_goes_on_after_its_database_was_restarted(cluster: Cluster) -> N
 
 
 def test_a_task_and_a_run_with_the_longest_names_that_feedback_may_give_are_stored(store: TraceStore) -> None:
-    name = "".join(
-        chr(0x10000 + 7919 * n % 50_000) for n in range(LONGEST_NAME)
-    )  # four bytes each, all different
+    # Four bytes each, all different.
+    name = "".join(chr(0x10000 + 7919 * n % 50_000) for n in range(LONGEST_NAME))
     store.record([trace("a")])
     assert store.rate(["a"], 1.0, name, name[::-1]).new == ["a"] and store.commit(name, name[::-1]) == 1

@@ -69,9 +69,8 @@ def endpoint(answer: Answer = write_tasks) -> Iterator[Endpoint]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = (
-            -1
-        )  # one packet an answer: the second of two would wait 40 ms for the client to confirm the first
+        # One packet an answer: the second of two would wait 40 ms for the client to confirm the first.
+        wbufsize = -1
 
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers["content-length"]))

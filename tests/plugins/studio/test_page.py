@@ -691,9 +691,8 @@ def test_an_episode_is_rated_by_keyboard_and_by_form(reader: browser.Reader, sho
     reader.page.get_by_label("bad", exact=True).check()
     reader.page.get_by_label("Comment").fill("not <b>this</b>")
     reader.page.get_by_text("Correct the answer").click()
-    expect(reader.page.locator("[name=correction]")).to_have_value(
-        re.compile(".")
-    )  # the answer, to be edited
+    # The answer, to be edited.
+    expect(reader.page.locator("[name=correction]")).to_have_value(re.compile("."))
     reader.page.get_by_label("What the answer should have been").fill("It is 84.")
     reader.page.get_by_role("button", name="Save").click()
     reader.sees("not <b>this</b>")

@@ -41,14 +41,8 @@ def test_an_aborted_call_continues_after_its_last_token(found: dict[str, Any]) -
         "logprobs": [-1, -2, -3, -4, -5],
         "versions": [4, 4, 4, 5, 5],
         "finish": "stop",
-        "experts": [
-            4,
-            4,
-            4,
-            4,
-            5,
-            5,
-        ],  # of two prompt tokens and four sampled ones; nothing followed the last
+        # Of two prompt tokens and four sampled ones; nothing followed the last.
+        "experts": [4, 4, 4, 4, 5, 5],
     }
     assert cut["experts"] is None
     assert cut["finish"] == "length" and len(cut["tokens"]) == 9

@@ -300,9 +300,8 @@ def test_keys_and_settings_are_forwarded_and_what_belongs_to_a_node_is_not() -> 
 
 
 def test_the_users_variables_are_added_to_verls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        "NCCL_DEBUG", "INFO"
-    )  # verl leaves out what is set here, as if every process inherited it
+    # verl leaves out what is set here, as if every process inherited it.
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
     config = received(tmp_path)
     given = {"env_vars": {"MINE": 1, "HF_TOKEN": "other"}, "working_dir": None}
     got = cluster._runtime_env(config, given, {"NCCL_DEBUG": "INFO", "HF_TOKEN": "t"})

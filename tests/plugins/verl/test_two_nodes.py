@@ -141,9 +141,6 @@ def assert_received(run: Path, dry: str) -> None:
             assert got[key] in (value.replace("<run folder>", str(run)), run.name)
         elif value == "calculator":
             assert "calculator-" in got[key]
-        elif key not in (
-            "trainer.val_before_train",
-            "trainer.resume_mode",
-            "trainer.resume_from_path",
-        ):  # of --resume
+        elif key not in ("trainer.val_before_train", "trainer.resume_mode", "trainer.resume_from_path"):
+            # The rest is not of --resume.
             assert got[key] == value, key

@@ -458,9 +458,8 @@ def _is_long(headers: Mapping[str, str]) -> bool:
 
 async def _say(send: Send, reply: Reply, further: Sequence[tuple[bytes, bytes]] = ()) -> None:
     headers = reply.headers
-    is_models = (
-        reply.refusal is not None and reply.refusal.code == "engine_error"
-    )  # it was asked again already
+    # The model was asked again already.
+    is_models = reply.refusal is not None and reply.refusal.code == "engine_error"
     if reply.status in (429, 503) and not is_models:
         headers |= {"x-should-retry": "true", "retry-after": str(max(1, math.ceil(reply.retry_after)))}
     if reply.status == 426:

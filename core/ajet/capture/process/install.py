@@ -130,10 +130,8 @@ def propagated(*, threads: bool, engine_loop: asyncio.AbstractEventLoop) -> Iter
                 run = partial(copy_context().run, run)
             else:
                 threads_without_session.add(self)
-            self.run = lambda: (
-                printed_by_episode.set(printed),
-                run(),
-            )  # also a traceback belongs to the episode
+            # Also a traceback belongs to the episode.
+            self.run = lambda: (printed_by_episode.set(printed), run())
         start(self)
 
     with (

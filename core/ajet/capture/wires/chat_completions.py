@@ -69,10 +69,8 @@ class ChatCompletions:
         messages = objects(data.get("messages"), "messages")
         if not messages:
             raise invalid("messages must hold at least one message")
-        for name in (
-            "function_call",
-            "audio",
-        ):  # what an assistant said in another form than content and tool_calls
+        # What an assistant said in another form than content and tool_calls.
+        for name in ("function_call", "audio"):
             if any(message.get(name) for message in messages):
                 faults.parameter(f"messages.{name}")
         # A hosted model that refuses says so in the place of its content.

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +99,6 @@ FILES = {"config.json": b'{"a": 1}\n', "model.safetensors": bytes(range(256)) * 
 @pytest.fixture
 def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint of all weights, whose export copies its files, but for those of training."""
-    pytest.importorskip("ajet_local")
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "step_000001"
     for name, content in {**FILES, "files.json": b"{}", "ajet.json": b"{}"}.items():
@@ -222,7 +220,7 @@ def test_wrong_options_are_refused_before_anything_is_written(
     assert said in capsys.readouterr().err and not Path("out").exists() and hub.paths == []
 
 
-def test_a_missing_token_or_library_is_said_before_anything_is_written(
+def test_a_missing_token_is_said_before_anything_is_written(
     hub: Hub, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
@@ -230,12 +228,5 @@ def test_a_missing_token_or_library_is_said_before_anything_is_written(
     assert export("--push", "owner/name") == 2
     assert (
         "no token for the Hugging Face Hub. Set HF_TOKEN, or run `hf auth login`." in capsys.readouterr().err
-    )
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert export("--push", "owner/name") == 2
-    said = capsys.readouterr().err
-    assert (
-        "--push owner/name: huggingface_hub is not installed; it comes with pip install ajet-plugin-local"
-        in said
     )
     assert not Path("out").exists() and hub.paths == []

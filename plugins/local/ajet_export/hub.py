@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ajet.types import AjetError, ConfigError
+from ajet import AjetError, ConfigError
 
 _REPOSITORY = re.compile(r"(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 
 
 def check_push(repository: str, flag: str) -> None:
-    """Raise ConfigError for what would stop `push` without asking the hub: no library, no name, no token."""
-    try:
-        from huggingface_hub import get_token
-    except ImportError:
-        raise ConfigError(
-            f"{flag} {repository}: huggingface_hub is not installed; it comes with pip install ajet-plugin-local."
-        ) from None
+    """Raise ConfigError for what would stop `push` without asking the hub: no name, no token."""
+    from huggingface_hub import get_token
+
     if not _REPOSITORY.fullmatch(repository):
         raise ConfigError(
             f"{flag} {repository}: is not the name of a repository. Give owner/name, or name for one of your own."

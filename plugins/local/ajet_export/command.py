@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ajet.job import DEFAULT_BACKBONE
-
 
 def export(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder of a run.")],
@@ -16,7 +14,7 @@ def export(
     target: Annotated[
         str | None, typer.Option(metavar="NAME", help="Target whose adapter to export, if there are several.")
     ] = None,
-    backbone: Annotated[str, typer.Option(help="The backbone that wrote the checkpoint.")] = DEFAULT_BACKBONE,
+    backbone: Annotated[str, typer.Option(help="The backbone that wrote the checkpoint.")] = "local",
     push: Annotated[
         str | None,
         typer.Option(
@@ -29,10 +27,9 @@ def export(
     ] = False,
 ) -> None:
     """Write a checkpoint's model, with its adapter merged, as a folder that any program can load."""
-    from ajet.job import hub
-    from ajet.job.job import Backbone
+    from ajet import Backbone, ConfigError
     from ajet.plugins import load_plugins, validated
-    from ajet.types import ConfigError
+    from ajet_export import hub
 
     if push is not None:
         hub.check_push(push, "--push")
