@@ -506,6 +506,25 @@ def test_parse_with_a_pydantic_model(bench, tokenizer, sdk) -> None:
     assert answer.choices[0].message.parsed == Sum(sum=2)
 
 
+@pytest.mark.parametrize("said", ['```json\n{"sum": 2}\n```', "It is 2."])
+@pytest.mark.parametrize("door", ["chat", "responses"])
+def test_a_streamed_answer_without_the_form_is_recorded_though_the_sdk_would_stop_at_its_first_piece(
+    bench, tokenizer, sdk, said, door
+) -> None:
+    class Sum(pydantic.BaseModel):
+        sum: int
+
+    with bench(ScriptedEngine(tokenizer, lambda r, p: said)).session() as session:
+        opened = (
+            sdk.chat.completions.stream(model="m", messages=USER, response_format=Sum)
+            if door == "chat"
+            else sdk.responses.stream(model="m", input="hi", text_format=Sum)
+        )
+        with pytest.raises(openai.UnprocessableEntityError), opened as events:
+            list(events)
+    assert len(session.record.calls) == 1
+
+
 # ---------------------------------------------------------------- requests that no message leads to
 
 

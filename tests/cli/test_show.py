@@ -51,6 +51,18 @@ def test_the_commands_that_it_names_work(ran: Folder) -> None:
         assert outcome.code == 0 and ["episode", words[3]] == outcome.out.split()[:2]
 
 
+@pytest.mark.parametrize("name", ["\x1b[2J", "", "$content/x"])
+def test_calls_of_a_target_of_any_name_are_shown(ran: Folder, name: str) -> None:
+    (run_dir,) = (ran.path / "runs").iterdir()
+    journal = run_dir / "episodes.jsonl"
+    written = journal.read_text()
+    journal.write_text(written.replace('"target": "policy"', f'"target": {json.dumps(name)}'))
+    assert journal.read_text() != written
+    outcome = ran.ajet("show", "runs", "--html", "run.html", "--all")
+    assert outcome.code == 0, outcome.err
+    assert "\x1b" not in (ran.path / "run.html").read_text()
+
+
 def test_an_episode_is_shown_by_a_part_of_its_id_with_its_chat(ran: Folder) -> None:
     outcome = ran.ajet("show", "runs", "/a/")
     assert outcome.code == 0, outcome.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import io
 import re
 import textwrap
 from bisect import bisect_left
@@ -13,6 +14,7 @@ PYTHON = ("python", "py", "python3", "py3")
 MOST_ENDS = 20
 """Lines that may end a block, of which the first is taken with which the block is Python."""
 _OPEN = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*\{?\.?([\w+#-]*)[^`\n]*")
+_OPEN_BEHIND_WORDS = re.compile(r"[^`]*()(`{3,})[ \t]*((?:python|py)3?)[ \t]*", re.IGNORECASE)
 _CLOSE = re.compile(r"[ \t]*(?:`{3,}|~{3,})[ \t]*")
 _PROGRAM = re.compile(r"^(?:async def|def|class)\b|\binput\(|\bstdin\b|\bopen\(0\b", re.MULTILINE)
 
@@ -47,12 +49,13 @@ def program_in(response: str) -> str:
 
 def _blocks(text: str) -> list[_Block]:
     """The fenced blocks, without the indentation of their fences. The last one may be unclosed."""
-    lines = text.splitlines()
+    # Python's line ends: other ones, which `splitlines` has, may stand in its strings.
+    lines = [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
     ends = [i for i, line in enumerate(lines) if _CLOSE.fullmatch(line)]
     blocks = []
-    at = 0
+    at = cut = 0
     while at < len(lines):
-        opened = _OPEN.fullmatch(lines[at])
+        opened = _OPEN.fullmatch(lines[at]) or _OPEN_BEHIND_WORDS.fullmatch(lines[at])
         at += 1
         if not opened:
             continue
@@ -68,6 +71,12 @@ def _blocks(text: str) -> list[_Block]:
                 if _tree(whole) is not None:
                     end, code = other, whole
                     break
+            else:
+                closing = next((i for i in range(at, end) if fence in lines[i]), None)
+                if closing is not None and (cut := cut + 1) <= MOST_ENDS:  # a fence behind the last line
+                    short = _dedented([*lines[at:closing], lines[closing].partition(fence)[0]], indent)
+                    if short.strip() and _tree(short) is not None:
+                        end, code = closing, short
         blocks.append(_Block(language, code))
         at = end + 1
     return blocks

@@ -162,12 +162,12 @@ def _columns(inputs: Any, outputs: Any, place: str, case: Mapping[str, Any]) -> 
         else:
             # Some of these data sets put a result into a list, others do not.
             bare = (wanted[0],) if isinstance(wanted, list) and len(wanted) == 1 else ()
-            yield TestedCall(_called(name, _arguments(given, f"{place}, input {i}")), (wanted, *bare))
+            yield TestedCall(_called(name, _arguments(given, f"{place}, input {i}"), place), (wanted, *bare))
 
 
 def _case(case: Mapping[str, Any], place: str, entry: str | None) -> Test:
     if case.get("call") is not None and "result" in case:
-        return TestedCall(str(case["call"]), (case["result"],))
+        return TestedCall(_of_the_program(str(case["call"]), place), (case["result"],))
     if case.get("output") is None or "input" not in case:
         raise ValueError(f"{place} needs `call` and `result`, or `input` and `output`")
     kind = case.get("testtype") or case.get("type")
@@ -183,7 +183,7 @@ def _case(case: Mapping[str, Any], place: str, entry: str | None) -> Test:
     if isinstance(result, str):
         with suppress(ValueError):  # a text that is not written as JSON
             result = json.loads(result)
-    return TestedCall(_called(name, _arguments(case["input"], place)), (result,))
+    return TestedCall(_called(name, _arguments(case["input"], place), place), (result,))
 
 
 def _name(case: Mapping[str, Any], entry: str | None) -> str | None:
@@ -202,9 +202,23 @@ def _arguments(given: Any, place: str) -> Sequence[Any]:
         ) from None
 
 
-def _called(name: str, arguments: Sequence[Any]) -> str:
+def _called(name: str, arguments: Sequence[Any], place: str) -> str:
     """A call of a function, or of a method of the class `Solution`: see `runner.py`."""
-    return f"__call__({name!r}, {json.dumps(list(arguments))!r})"
+    return f"__call__({_of_the_program(name, place)!r}, {json.dumps(list(arguments))!r})"
+
+
+def _of_the_program(expression: str, place: str) -> str:
+    """An expression with a name of the program. Raises ValueError for another text, which every program or none would pass."""
+    expression = expression.strip()
+    try:
+        nodes = ast.walk(ast.parse(expression, mode="eval"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(
+            f"{place}: {expression[:80]!r} is not a Python expression ({str(error)[:80]})"
+        ) from None
+    if not any(isinstance(node, ast.Name) for node in nodes):
+        raise ValueError(f"{place}: {expression[:80]!r} calls nothing of the program")
+    return expression
 
 
 def _lines(value: Any, place: str) -> str:

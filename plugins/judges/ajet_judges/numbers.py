@@ -267,6 +267,8 @@ VULGAR = {
     for c in (*range(0xBC, 0xBF), *range(0x2150, 0x215F))
 }
 MINUS = str.maketrans(dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d", "-"))
+# Full-width, Arabic, Persian and Devanagari digits.
+SCRIPTS = {zero + n: str(n) for zero in (0xFF10, 0x660, 0x6F0, 0x966) for n in range(10)}
 SUPERSCRIPT = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 
@@ -284,6 +286,7 @@ LATEX: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     # __42__, which is bold in Markdown
     (re.compile(r"(?<![\w)}])__?(?=[-+$€£¥.]{0,2}[0-9])|(?<=[0-9])__?(?![\w{\\])"), ""),
     (re.compile(r"(?<=[0-9])\\[,! ](?=[0-9])"), ""),  # 1\,000
+    (re.compile(r"(?<=[0-9])[\u00a0\u2009\u202f'’](?=[0-9]{3}(?![0-9]))"), ""),  # 1'000, or a narrow space
     (re.compile(r"\\[,;:! ]|~"), " "),
     (re.compile(r"\\([$%])"), r"\1"),
     (re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}"), r"\1"),
@@ -311,7 +314,7 @@ LATEX: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
 
 def _plain(text: str) -> str:
     """The text with one kind of minus sign, and without LaTeX commands around or inside numbers."""
-    text = text.translate(MINUS)
+    text = text.translate(MINUS).translate(SCRIPTS)
     for pattern, replacement in LATEX:
         text = pattern.sub(replacement, text)
     return text.translate(VULGAR)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 from pydantic import Field
 
 from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
@@ -12,6 +14,7 @@ def expected_text(task: Task, key: str) -> str:
     """The task's answer as text. Raises ValueError that names the task, because a missing answer is a fault in the data,
     not in the agent."""
     value = task.metadata.get(key)
+    value = None if isinstance(value, float) and value != value else value  # NaN: pandas' missing value
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         kind = "no" if value is None else f"a {type(value).__name__} in"
         there = (
@@ -51,7 +54,8 @@ class TextJudge(Judge):
     )
 
     def normal(self, text: str) -> str:
-        """The text in the form that is compared."""
+        """The text in the form that is compared: also é as one character, or as e and its accent, is the same."""
+        text = unicodedata.normalize("NFC", text)
         if self.ignore_whitespace:
             text = " ".join(text.split())
         return text.casefold() if self.ignore_case else text

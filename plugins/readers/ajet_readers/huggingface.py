@@ -123,6 +123,13 @@ class HuggingFace(RecordReader):
 
 
 def _plain(value: Any, place: str) -> Any:
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"{place}: {error.object[error.start]!r} is half of a surrogate pair, no character."
+            ) from None
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, dict):
@@ -193,10 +200,13 @@ def _csv(file: Path, between: str) -> list[dict[str, Any]]:
     try:
         packed = file.read_bytes()
         text = (gzip.decompress(packed) if file.suffix == ".gz" else packed).decode("utf-8-sig")
-        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=between)
+        csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+        # Strict: otherwise a quote without its end takes all rows behind it into its cell.
+        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=between, strict=True)
         rows, names = list(reader), list(reader.fieldnames or ())
     except (OSError, ValueError, EOFError, csv.Error) as error:
-        raise ConfigError(f"{file}: no CSV file in UTF-8 ({error}). Save it again.") from None
+        near = f" near line {reader.reader.line_num}" if isinstance(error, csv.Error) else ""
+        raise ConfigError(f"{file}: no CSV file in UTF-8 ({error}{near}). Save it again.") from None
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"{file}: the first line names {twice!r} twice. Rename one of the columns.")
     for number, row in enumerate(rows):

@@ -145,8 +145,9 @@ _ABSENT = object()
 
 
 def _field(record: Mapping[str, Any], name: str | None) -> Any:
-    """The value of a field that the job may do without; None if it is missing."""
-    return None if name is None else value_at(record, name)
+    """The value of a field that the job may do without; None if it is missing, or NaN, which pandas writes for a missing value."""
+    value = None if name is None else value_at(record, name)
+    return None if isinstance(value, float) and value != value else value
 
 
 def kind_of(value: Any) -> str:

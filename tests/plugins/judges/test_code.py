@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ajet_judges import Code
 from ajet_judges.blocks import program_in
 from ajet_judges.matching import same_output, same_value
 from ajet_judges.sandbox import Limits
+from tests.pages import files, page
 from tests.tiers import fast
 
 from .test_sandbox import with_walls
@@ -331,6 +333,20 @@ WRONG = [
 
 @pytest.mark.whole
 @with_walls
+def test_the_coding_example_of_the_gateway_page_is_not_solved_by_a_line_that_cheats(tmp_path: Path) -> None:
+    tests = json.loads(files(page("docs/gateway.md"))["functions.jsonl"])["tests"]
+    sources = (
+        "import os; os._exit(0)",
+        "import sys; sys.exit()",
+        "add = lambda a, b: type('', (int,), {'__eq__': lambda *_: True})()",
+        "def add(a, b): return a + b",
+    )
+    cheated = [left(tmp_path, tests, add=source) for source in sources]
+    assert rewards(*cheated) == [0.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.whole
+@with_walls
 def test_what_does_not_solve_the_task_has_nothing() -> None:
     found = rewards(*(judged(source, CALLS, partial=True) for source in WRONG))
     assert found == [0.0] * len(WRONG)
@@ -378,6 +394,10 @@ def test_no_program_is_wrong_and_nothing_is_run(response: Any) -> None:
         ([{"call": "f()"}], r"\[0\] needs `call` and `result`"),
         ([{"call": None, "result": 1, "input": "1", "output": None}], r"\[0\] needs `call` and `result`"),
         ([CALLS[0], 7], r"\[1\] is a int"),
+        ([{"call": "x = add(1, 2)", "result": 3}], r"\[0\]: 'x = add\(1, 2\)' is not a Python expression"),
+        ([{"call": "add(1, 2", "result": 3}], "is not a Python expression"),
+        ([{"call": "1 + 2", "result": 3}], "calls nothing of the program"),
+        ({"inputs": [[1]], "outputs": [2], "fn_name": "two words"}, "'two words' is not a Python expression"),
         ("[]", "is empty"),
         ('{"inputs": ["1"], "outputs": []}', "1 inputs and 0 outputs"),
         ({"other": 1}, "needs `call` and `result`"),
@@ -443,6 +463,10 @@ F = "def f(x):\n    return x * 2\n"
         (f"```python\n{F}```\nBetter:\n```python\n{P}```", P),
         (f"```python\n{F}```\n```python\ndef f(x:\n```", "def f(x:\n"),
         ("```python\r\nx = 1\r\n```\r\n", "x = 1\n"),
+        ("```python\nx = 'a\u2028b\x85'\n\x0cy = 1\n```", "x = 'a\u2028b\x85'\n\x0cy = 1\n"),
+        (f"The program: ```python\n{P}```\nDone.", P),
+        (f"Put it into ```python fences:\n```python\n{P}```", P),
+        (f"```python\n{P.strip()}```\nFor 21:\n```\n42\n```", P),
     ],
 )
 def test_the_program_is_found_in_the_ways_in_which_models_write_it(response: str, program: str) -> None:
@@ -457,6 +481,8 @@ def test_the_program_is_found_in_the_ways_in_which_models_write_it(response: str
         "~~~ " * 9000,
         "(" * 50_000,
         "```py\n" + "(" * 90_000 + "\n```" * 40,
+        "```py\n" + "x = (```\n" * 9000,
+        " a  ```python \n" * 4000 + " " * 90_000 + "a ```",
     ],
 )
 def test_whatever_a_model_writes_is_read_at_once(text: str) -> None:

@@ -187,6 +187,11 @@ def test_every_minus_is_a_minus(minus: str) -> None:
         ("-3/4", Fraction(-3, 4)),
         ("3 1/2", Fraction(7, 2)),
         ("1,000,000", 1_000_000),
+        ("1'000'000", 1_000_000),
+        ("1\u202f234\u00a0567", 1_234_567),
+        ("\uff14\uff12", 42),
+        ("\u0664\u0662", 42),
+        ("5'10", 10),
     ],
 )
 def test_signs_currencies_thousands_and_fractions(text: str, value: Fraction | int) -> None:

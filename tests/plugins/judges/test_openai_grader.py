@@ -52,8 +52,8 @@ def check(operation: str, text: str, reference: str) -> float:
 
 
 @pytest.mark.parametrize("operation", ["eq", "ne", "like", "ilike"])
-@pytest.mark.parametrize("nothing", ["", " ", None])
-def test_a_record_with_nothing_to_compare_with_is_an_error(operation: str, nothing: str | None) -> None:
+@pytest.mark.parametrize("nothing", ["", " ", None, float("nan")])
+def test_a_record_with_nothing_to_compare_with_is_an_error(operation: str, nothing: Any) -> None:
     grader = {"type": "string_check", "operation": operation, "input": "{{sample.output_text}}"}
     with pytest.raises(ValueError, match=r"the task's record has nothing in \{\{item.want\}\}"):
         judged({**grader, "reference": "{{item.want}}"}, "null", want=nothing)

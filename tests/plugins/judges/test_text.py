@@ -48,6 +48,17 @@ def test_no_response_is_wrong(judge: Judge, response: str | None) -> None:
     assert reward(judge, response, "Paris") == 0.0
 
 
+@pytest.mark.parametrize("judge", [Exact(), Contains()])
+def test_an_accent_is_the_same_as_one_character_or_as_two(judge: Judge) -> None:
+    assert reward(judge, "caf\u00e9", "cafe\u0301") == reward(judge, "cafe\u0301", "caf\u00e9") == 1.0
+
+
+@pytest.mark.parametrize("judge", [Exact(), Contains()])
+def test_nan_is_a_missing_answer_and_not_the_text_nan(judge: Judge) -> None:
+    with pytest.raises(ValueError, match=r"task 't1' has no metadata\['answer'\]"):
+        reward(judge, "banana or nan", float("nan"))
+
+
 def test_responses_and_answers_may_be_numbers() -> None:
     assert reward(Exact(), 42, "42") == 1.0
     assert reward(Exact(), "42", 42) == 1.0

@@ -223,3 +223,30 @@ def test_a_column_that_is_named_twice_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,query,answer,answer\n1,q,5,6\n")
     with pytest.raises(ConfigError, match=r"a\.csv: the first line names 'answer' twice"):
         list(HuggingFace(path=str(tmp_path / "a.csv")).tasks())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("a.csv", 'query,answer\n"open,1\nb,2\nc,3\n', 4),
+        ("a.tsv", 'query\tanswer\n"Hi" he said\t1\nb\t2\n', 2),
+    ],
+)
+def test_a_quote_without_its_end_takes_no_rows_into_its_cell(
+    tmp_path: Path, name: str, text: str, line: int
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=rf"{name}: .* near line {line}\)"):
+        list(HuggingFace(path=str(tmp_path / name)).tasks())
+
+
+def test_a_cell_may_be_as_long_as_a_book(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f'query,answer\n"{"x" * 200_000}",1\n')
+    (task,) = HuggingFace(path=str(tmp_path / "a.csv")).tasks()
+    assert len(task.query) == 200_000
+
+
+def test_half_of_a_surrogate_pair_is_named_with_its_row(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"query": "a"}, {"query": "caf\\ud83d"}]')
+    with pytest.raises(ConfigError, match=r"row 1: column 'query': '\\ud83d' is half of a surrogate pair"):
+        list(HuggingFace(path=str(tmp_path / "a.json")).tasks())

@@ -244,6 +244,13 @@ def test_neither_query_nor_messages(tmp_path: Path) -> None:
     assert fault(path).startswith(f"{path}:1: neither 'query' nor 'messages'; the record has 'question'.")
 
 
+def test_nan_is_a_missing_value_as_in_tables_of_pandas(tmp_path: Path) -> None:
+    nan = float("nan")
+    (task,) = read(write(tmp_path, {"id": nan, "query": "q", "answer": nan}))
+    assert "answer" not in task.metadata and task.id != "nan"
+    assert "neither 'query' nor 'messages'" in fault(write(tmp_path, {"query": nan}))
+
+
 @pytest.mark.parametrize("value", [["a"], {"a": 1}, True])
 def test_a_query_that_is_not_text(tmp_path: Path, value: Any) -> None:
     path = write(tmp_path, {"query": value})

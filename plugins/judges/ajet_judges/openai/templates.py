@@ -78,9 +78,10 @@ def first_lacking(text: str, item: Mapping[str, Any]) -> str | None:
 
 
 def holds_null(text: str, item: Mapping[str, Any]) -> bool:
-    """Whether a template of ``item`` stands for null: Parquet writes it where a record lacks a field."""
+    """Whether a template of ``item`` stands for null, or NaN: tables have it where a record lacks a field."""
     return any(
-        functools.reduce(_below, steps, item) is None
+        (value := functools.reduce(_below, steps, item)) is None
+        or (isinstance(value, float) and value != value)
         for namespace, steps in names_in(text)
         if namespace == "item"
     )
