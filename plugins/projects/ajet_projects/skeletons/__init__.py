@@ -40,7 +40,7 @@ KINDS = {
         show="ajet plugins",
     ),
     "engine": Kind(
-        "An engine for AgentJet: `ajet serve MODEL --engine «name»`.",
+        "An engine for AgentJet: `eval: {engine: «name»}` in a job, or `ajet serve MODEL --engine «name»`.",
         {"engine": "pairs"},
         ("ajet[chat]", "numpy", "transformers"),
     ),
@@ -61,6 +61,7 @@ def files(kind: str, name: str) -> dict[str, str]:
         "show": about.show,
         "dependencies": ", ".join(f'"{need}"' for need in about.needs),
         "kind": kind,
+        "article": "an" if kind[0] in "aeiou" else "a",
         "name": name,
         "package": package,
         "distribution": f"ajet-{name.replace('_', '-')}",
