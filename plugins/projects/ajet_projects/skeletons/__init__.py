@@ -45,7 +45,8 @@ KINDS = {
         ("ajet[chat]", "numpy", "transformers"),
     ),
     "backbone": Kind(
-        "A backbone for AgentJet: `ajet run job.yaml --backbone «name»`.",
+        "A backbone for AgentJet: `ajet run job.yaml --backbone «name»`, then `ajet eval job.yaml --model CHECKPOINT "
+        "--set eval.engine=«name»`.",
         {"engine": "pairs", "trainer": "trainer"},
         ("ajet[chat]", "numpy", "torch", "transformers"),
     ),
