@@ -41,23 +41,35 @@ class Own(Fast):
     backbone = "mine"
 
 
+class Counted(EnginePlugin):
+    """An engine with fields of its own."""
+
+    name = "counted"
+    chats: Path
+    order: int = 3
+
+    def build(self, model: str, seed: int, progress: Any) -> Any:
+        return self.chats, self.order
+
+    tokenizer = Fast.tokenizer
+
+
 class Brings:
     @ajet.hookimpl
     def ajet_plugins(self) -> list[type[EnginePlugin]]:
-        return [Fast, Own]
+        return [Fast, Own, Counted]
 
 
 def made(tmp_path: Path, **values: Any) -> Job:
     (tmp_path / "agent.py").write_text("def run(task):\n    return 1.0\n")
     (tmp_path / "m").mkdir()
     (tmp_path / "tasks.jsonl").write_text('{"id": "a", "query": "?"}\n')
+    load_plugins().register(Brings(), "fast", "1")
     layers = Layers()
     layers.add(
         {"task": {"reader": "tasks.jsonl"}, "workflow": "agent.py:run", "model": "m", **values}, "", tmp_path
     )
-    job = prepare(layers)
-    job.plugins.register(Brings(), "fast", "1")
-    return job
+    return prepare(layers)
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +109,16 @@ def test_the_local_engine_answers_where_the_job_asks_for_what_it_alone_can(
 ) -> None:
     with pytest.raises(AjetError, match=r"model folder .*/m: no config\.json"):  # as the local engine says it
         answering_engine(made(tmp_path, **values))
+
+
+def test_the_fields_of_an_engine_stand_in_the_job_beside_its_name(tmp_path: Path) -> None:
+    spec = {"type": "counted", "chats": "chats.jsonl", "order": 4}
+    assert answering_engine(made(tmp_path, eval={"engine": spec})) == (tmp_path / "chats.jsonl", 4)
+
+
+def test_a_missing_field_of_an_engine_is_named_by_its_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"eval\.engine\.chats.*is required"):
+        answering_engine(made(tmp_path, eval={"engine": "counted"}))
 
 
 def test_an_engine_that_is_not_installed_is_refused_by_its_key(tmp_path: Path) -> None:

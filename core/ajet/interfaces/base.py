@@ -88,6 +88,7 @@ PathOrName = Annotated[str, "path or name"]
 if there is such a path."""
 AlgorithmSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("algorithm")]
 ChatModelSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("chat model")]
+EngineSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("engine")]
 FilterSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("filter")]
 JudgeSpec = Annotated[dict[str, Any], BeforeValidator(one_judge), SpecOf("judge")]
 LoggerSpec = Annotated[dict[str, Any], BeforeValidator(by_type), SpecOf("logger")]

@@ -180,12 +180,9 @@ class JobConfig(Settings):
 
 SHORT_FORMS: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "backbone": by_name,
-    "judge": by_type,
-    "judge_check": by_type,
-    "train.algorithm": by_type,
+    **dict.fromkeys(("eval.engine", "judge", "judge_check", "task.selector", "train.algorithm"), by_type),
     "task.reader": by_path,
     "task.validation": by_path,
-    "task.selector": by_type,
 }
 """Keys that may be one word instead of a mapping, and what the word stands for."""
 

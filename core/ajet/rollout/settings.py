@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from ajet.chat.images import ImageLimits
-from ajet.interfaces.base import Seconds, Settings
+from ajet.interfaces.base import EngineSpec, Seconds, Settings
 
 
 class TrainingSampling(Settings):
@@ -292,9 +292,9 @@ class EvalSettings(Settings):
     episodes: int = Field(128, ge=1, description="Maximum number of validation tasks.")
     repeats: int = Field(1, ge=1, description="Episodes of each validation task.")
     greedy: bool = Field(False, description="Validate a second time at temperature 0.")
-    engine: str = Field(
-        "auto",
-        description="The engine of `ajet eval`, `ajet check` and the backbone debug: auto chooses vllm if it and CUDA are "
-        "available, else local; or any engine that `ajet plugins` lists.",
+    engine: EngineSpec = Field(
+        {"type": "auto"},
+        description="The engine of `ajet eval`, `ajet check` and the backbone debug, or {type: NAME, …}: auto chooses vllm if it "
+        "and CUDA are available, else local; or any engine that `ajet plugins` lists.",
     )
     sampling: EvalSampling = Field(EvalSampling(), description="Sampling parameters for calls that set none.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -35,7 +35,7 @@ from ajet.job import DEFAULT_BACKBONE
 from ajet.job.job import Job
 from ajet.job.models import generation_config
 from ajet.learning.self_teacher import SelfTeacher
-from ajet.plugins import Plugins, validated
+from ajet.plugins import Plugins
 from ajet.rollout.deterministic_batching import DeterministicBatching
 from ajet.rollout.episode import EpisodeRunner
 from ajet.rollout.scheduler import Rollout
@@ -311,13 +311,14 @@ def adapter_of(target: str, engine: Engine, *, named: bool, or_none: bool = Fals
 
 def answering_engine(job: Job) -> Engine:
     """The engine plugin of ``eval.engine`` over the job's model or checkpoint, for answering without training."""
-    config, name = job.config, job.config.eval.engine
-    if name == "auto":
+    config, spec = job.config, job.config.eval.engine
+    if spec.get("type") == "auto":
         own = own_engine(job.plugins, config.backbone.name)
         # Only the backbone's own engine repeats bit for bit, and only it honours the keys that bind.
         bound = config.run.deterministic or own.binding & config.backbone.section(own.backbone).keys()
         name = own.name if bound else preferred_engine(job.plugins, job.model, config.backbone.name)
-    return _engine_plugin(job, name).build(job.model, config.run.seed, job.progress)
+        spec = {**spec, "type": name}
+    return _engine_plugin(job, spec).build(job.model, config.run.seed, job.progress)
 
 
 def preferred_engine(plugins: Plugins, model: str, backbone: str = DEFAULT_BACKBONE) -> str:
@@ -338,10 +339,11 @@ def _engines(plugins: Plugins) -> list[type[EnginePlugin]]:
     return [engine for _, engine in sorted(plugins.of(EnginePlugin).items())]
 
 
-def _engine_plugin(job: Job, name: str) -> EnginePlugin:
-    cls = job.plugins.get(EnginePlugin, name, "eval.engine")
+def _engine_plugin(job: Job, spec: Mapping[str, Any]) -> EnginePlugin:
+    cls: type[EnginePlugin] = job.plugins.of(EnginePlugin).get(str(spec.get("type")), EnginePlugin)
     keys = {k: v for k, v in job.config.backbone.section(cls.backbone).items() if k in cls.model_fields}
-    return validated(cls, keys, f"backbone.{cls.backbone}" if keys else "eval.engine")
+    where = f"backbone.{cls.backbone}" if keys and len(spec) == 1 else "eval.engine"
+    return job.plugins.build(EnginePlugin, {**keys, **spec}, where)
 
 
 def scripted_engine(job: Job, path: Path, context_length: int | None = None) -> Engine:
@@ -352,7 +354,7 @@ def scripted_engine(job: Job, path: Path, context_length: int | None = None) -> 
 
     rules = read_script(path)
     own = own_engine(job.plugins, job.config.backbone.name)
-    plugin = _engine_plugin(job, own.name)
+    plugin = _engine_plugin(job, {"type": own.name})
     tokenizer, model_type = plugin.tokenizer(job.model, job.config.run.seed)
     vision = plugin.vision(job.model, tokenizer)
     chat = make_chat(tokenizer, model_type, job.config.rollout, vision)

@@ -115,7 +115,7 @@ class Audit:
             self.notes.append(f"{count} prompts {why} were not compared with the chat template")
         if not credit.known(self.algorithm):
             self.notes.append(
-                f"the algorithm {self.algorithm['type']!r} is not one of AgentJet's: its advantages are not computed here, and its "
+                f"the audit does not know the algorithm {self.algorithm['type']!r}: its advantages are not computed anew, and its "
                 "weights are compared with the sums in the record"
             )
         return self

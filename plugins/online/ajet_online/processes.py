@@ -71,11 +71,12 @@ def given(
     job = layers.job()
     source = _source(layers, job.model if is_job else model)
     plugins = load_plugins()
-    name = engine or job.eval.engine
+    spec = {"type": engine} if engine else dict(job.eval.engine)
+    name = spec.pop("type", "auto")
     if name == "auto":
         name = preferred_engine(plugins, source, job.backbone.name)
     cls = plugins.get(EnginePlugin, name, "engine=")
-    keys = _keys(cls, job.backbone.section(cls.backbone))
+    keys = _keys(cls, job.backbone.section(cls.backbone)) | spec
     keys |= {} if is_job else dict(parse_set(text) for text in sets)
     plugin = validated(cls, keys, "set=")
     seed = job.run.seed if seed is None else seed

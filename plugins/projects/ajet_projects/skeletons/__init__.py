@@ -40,12 +40,13 @@ KINDS = {
         show="ajet plugins",
     ),
     "engine": Kind(
-        "An engine for AgentJet: `ajet serve MODEL --engine «name»`.",
+        "An engine for AgentJet: `eval: {engine: «name»}` in a job, or `ajet serve MODEL --engine «name»`.",
         {"engine": "pairs"},
         ("ajet[chat]", "numpy", "transformers"),
     ),
     "backbone": Kind(
-        "A backbone for AgentJet: `ajet run job.yaml --backbone «name»`.",
+        "A backbone for AgentJet: `ajet run job.yaml --backbone «name»`, then `ajet eval job.yaml --model CHECKPOINT "
+        "--set eval.engine=«name»`.",
         {"engine": "pairs", "trainer": "trainer"},
         ("ajet[chat]", "numpy", "torch", "transformers"),
     ),
@@ -61,6 +62,7 @@ def files(kind: str, name: str) -> dict[str, str]:
         "show": about.show,
         "dependencies": ", ".join(f'"{need}"' for need in about.needs),
         "kind": kind,
+        "article": "an" if kind[0] in "aeiou" else "a",
         "name": name,
         "package": package,
         "distribution": f"ajet-{name.replace('_', '-')}",
