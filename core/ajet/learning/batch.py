@@ -1,7 +1,7 @@
 """Judged episodes to a batch: per-token weights that contain every normalisation.
 
 By default L = 1/E Σ_e 1/T_e Σ_t ℓ_t over the E episodes of a mini-batch and the T_e trained tokens of
-each, so that neither the length of an episode nor the number of its timelines changes its influence.
+each, with those of its start; so neither the length of an episode nor the number of its timelines changes its influence.
 Targets with adapters are separate models, so each has its own E and T_e.
 An algorithm with another normalisation defines `Algorithm.weights`.
 """
