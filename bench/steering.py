@@ -2,12 +2,13 @@
 
     SEED=0 python bench/steering.py [TASK ...]
 
-Locks of six dials that one code opens (one guess in 64); locks of ten dials that say how to turn them (one in 1024); frozen lakes of
-six by six fields; Countdown with four numbers; with `--slow` also a real language model, SmolLM2-135M. What is compared are
-validations: whole episodes of held-out tasks, without prefixes. The run with steered groups, whose steps sample fewer tokens, takes
-more of them, and is stopped after as many tokens as plain groups sampled in all. `tokens_ratio` is how many times fewer sampled tokens
-it needs for nine tenths of plain groups' gain, `half_ratio` the same for half of it, null where plain groups gained next to nothing;
-where it does not get to nine tenths, `is_bound` says that the ratio is at most this. Last line: one JSON object.
+Locks of six and of eight dials that one code opens (one guess in 64, and in 256); locks of ten dials that say how to turn them (one
+in 1024); frozen lakes of six by six fields; Countdown with four numbers; with `--slow` also a real language model, SmolLM2-135M.
+What is compared are validations: whole episodes of held-out tasks, without prefixes. The run with steered groups, whose steps
+sample fewer tokens, takes more of them, and is stopped after as many tokens as plain groups sampled in all. `tokens_ratio` is how
+many times fewer sampled tokens it needs for nine tenths of plain groups' gain, `half_ratio` the same for half of it, null where
+plain groups gained next to nothing; where it does not get to nine tenths, `is_bound` says that the ratio is at most this. Last
+line: one JSON object.
 
 A plain run of the same seed and steps in `runs/` is used again, so that another rule (`--set`) costs one run.
 """
@@ -44,7 +45,10 @@ class Task:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-TASKS = {name: Task(JOBS / f"{name}.yaml") for name in ("lock", "long_lock", "wide_lake", "four_numbers")}
+TASKS = {
+    name: Task(JOBS / f"{name}.yaml")
+    for name in ("lock", "eight_lock", "long_lock", "wide_lake", "four_numbers")
+}
 SLOW = {
     "smollm2": Task(
         ROOT / "examples" / "sqlite_agent" / "job.yaml",

@@ -110,7 +110,7 @@ def learned(lock: Lock, settings: Mapping[str, Any] | None, seed: int) -> list[t
             calls += GROUP * (DIALS - given)
             advantages = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
             scores = ((turned - chance)[:, given:] * advantages[:, None]).sum(axis=0)
-            gradient += scores @ lock.features[task, given:] * DIALS / (DIALS - given) / len(plans)
+            gradient += scores @ lock.features[task, given:] / len(plans)
             past += [
                 PastEpisode(
                     id=plan.id,

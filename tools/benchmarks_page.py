@@ -533,6 +533,24 @@ def credit(*seeds: Figures) -> Iterator[str]:
     return by_figure({f"seed {found['seed']}": found for found in seeds}, rows)
 
 
+def steering(*seeds: Figures) -> Iterator[str]:
+    tasks = {
+        f"`{name}`, seed {found['seed']}": {
+            **task,
+            "ratio": task["tokens_ratio"] or "plain groups gain too little",
+        }
+        for found in seeds
+        for name, task in found["tasks"].items()
+    }
+    columns = {
+        "sampled tokens": "{tokens:,}",
+        "gain, plain; steered": "{gain_plain:+.2f}; {gain_steered:+.2f}",
+        "tokens until nine tenths of plain groups' gain, plain / steered": "{ratio}",
+        "groups without signal": "{groups_without_signal[0]:.2f}; {groups_without_signal[1]:.2f}",
+    }
+    return by_item("task", tasks, columns)
+
+
 SEEDS = range(3)
 AREAS = {
     "learning": Area([f"learning_seed{seed}" for seed in SEEDS], learning),
@@ -560,6 +578,7 @@ AREAS = {
     "verdict": Area(["verdict"], verdict),
     "rejudge": Area(["rejudge", "rejudge_seed1", "rejudge_seed2"], rejudge),
     "credit": Area([f"credit_seed{seed}" for seed in SEEDS], credit),
+    "steering": Area(["steering_seed0", "steering_seed1"], steering),
 }
 """Name in the page's mark -> its table."""
 

@@ -15,10 +15,11 @@ import numpy as np
 import openai
 import pytest
 
+from ajet.interfaces.algorithm import Algorithm
 from ajet.job.config import Layers
 from ajet.job.prepare import prepare
-from ajet.learning.algorithms import GRPO
-from ajet.learning.batch import RolloutBatch
+from ajet.learning.algorithms import DAPO, GRPO, RLOO
+from ajet.learning.batch import Learning, RolloutBatch, build_batch
 from ajet.learning.demonstrations import demonstrations_of, read_demonstrations
 from ajet.learning.rollouts import RolloutSource, plan_groups
 from ajet.learning.settings import TrainSettings
@@ -147,6 +148,17 @@ def test_a_steered_episode_can_be_left_where_it_was_replayed_too() -> None:
     assert known.places == [1, 2, 3] and known.calls == 4
     line = episode_to_json(steered, phase="train", step=2)
     assert PastEpisode.read(json.loads(json.dumps(line))) == known
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(), DAPO(), RLOO()])
+def test_a_token_weighs_as_much_behind_a_start_as_in_a_whole_episode(algorithm: Algorithm) -> None:
+    weights = []
+    for fork in (None, Fork("0.0/t/3", 3, steered=True)):
+        episodes = [forked_episode(member, reward=member, fork=fork) for member in range(2)]
+        batch = build_batch(episodes, Learning(algorithm), mini_batches=1, learning_rate=1.0, seed="s")
+        assert batch
+        weights.append({float(w) for sample in batch.batch.samples for w in sample.weights[sample.mask]})
+    assert len(weights[0]) == 1 and weights[0] == weights[1]
 
 
 def test_a_task_that_can_do_without_is_whole_again_and_its_rate_is_found_out_anew(planned: Any) -> None:

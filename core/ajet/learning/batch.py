@@ -1,7 +1,7 @@
 """Judged episodes to a batch: per-token weights that contain every normalisation.
 
 By default L = 1/E Σ_e 1/T_e Σ_t ℓ_t over the E episodes of a mini-batch and the T_e trained tokens of
-each, so that neither the length of an episode nor the number of its timelines changes its influence.
+each, with those of its start; so neither the length of an episode nor the number of its timelines changes its influence.
 Targets with adapters are separate models, so each has its own E and T_e.
 An algorithm with another normalisation defines `Algorithm.weights`.
 """
@@ -308,10 +308,12 @@ def _weights(
     algorithm: Algorithm, paths: Sequence[Sequence[OwnCall]], tokens: Mapping[OwnCall, int]
 ) -> tuple[Mapping[OwnCall, float], float]:
     """The weight of a token of each call, and what those of all ``tokens`` add up to. The algorithm weighs each path as an episode:
-    tokens that forks replay, which are trained once, weigh what they would if each fork trained them."""
-    counts = [sum(tokens.get(call, 0) for call in path) for path in paths]
-    present = [(path, count) for path, count in zip(paths, counts, strict=True) if count]
-    of_paths = algorithm.weights(np.array([count for _, count in present], np.float64)) if present else ()
+    tokens that forks replay, which are trained once, weigh what they would if each fork trained them. Calls from outside the group
+    count as long as the path's others, so a token weighs alike behind a long start and a short one."""
+    own = [sum(tokens.get(call, 0) for call in path) for path in paths]
+    present = [(path, count) for path, count in zip(paths, own, strict=True) if count]
+    counts = [count * len(path) / sum(number >= 0 for _, number in path) for path, count in present]
+    of_paths = algorithm.weights(np.array(counts, np.float64)) if present else ()
     weights: dict[OwnCall, float] = {}
     for (path, _), weight in zip(present, of_paths, strict=True):
         for call in path:

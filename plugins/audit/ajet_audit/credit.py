@@ -27,7 +27,7 @@ def known(algorithm: Mapping[str, Any]) -> bool:
     return algorithm["type"] in MEANS
 
 
-def weight(algorithm: Mapping[str, Any], tokens: int, all_tokens: int, episodes: int) -> float:
+def weight(algorithm: Mapping[str, Any], tokens: float, all_tokens: float, episodes: int) -> float:
     """The weight of each trained token of an episode with so many, in a mini-batch of so many tokens and episodes."""
     divisors: dict[str, float] = {
         "episodes": episodes * tokens,
@@ -169,9 +169,14 @@ def _differences(
 def weights(
     algorithm: Mapping[str, Any], ways: Sequence[Sequence[Sampled]], tokens: Mapping[Sampled, int]
 ) -> dict[Sampled, float]:
-    """The weight of a trained token of each call: the sum of what it would weigh in each episode on whose way the call is."""
-    counts = [sum(tokens.get(call, 0) for call in way) for way in ways]
-    present = [(way, count) for way, count in zip(ways, counts, strict=True) if count]
+    """The weight of a trained token of each call: the sum of what it would weigh in each episode on whose way the call is. What an
+    episode outside the group sampled counts as long as the way's other calls."""
+    present = [
+        (way, own * len(way) / sum(number >= 0 for _, number in way))
+        for way in ways
+        if (own := sum(tokens.get(call, 0) for call in way))
+    ]
+    counts = [count for _, count in present]
     by_call: dict[Sampled, float] = {}
     for way, count in present:
         for call in way:
