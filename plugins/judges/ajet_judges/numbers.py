@@ -247,6 +247,8 @@ _UNITS = """mm millimeter millimetre, cm centimeter centimetre, dm, m meter metr
 yd yard, mi mile, mg milligram, g gram, kg kilogram, oz ounce, lb pound, ml milliliter millilitre, cl, l liter litre, w watt,
 kw kilowatt, millisecond, sec second, min minute, h hr hour, day, week, month, year, cent, dollar, euro"""
 MEASURES = {name: unit.split()[0] for unit in _UNITS.split(",") for name in unit.split()}
+# 1 234 567
+SPACED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?: [0-9]{3})+(?:\.[0-9]+)?")
 # What may be between two boxes of one answer.
 LINK = re.compile(r"(?:[\s$,;]|\\[,;:! ()\[\]]|\\q?quad|and|or|\\text\{\s*(?:and|or)\s*\})*")
 # What may be before "=": nothing, names (x, x_1, f(2), \angle ABC) or a calculation (7*6), but not an equation such as
@@ -324,6 +326,8 @@ def _whole(text: str) -> Number | None:
     """The number that is the whole text, except for dollar signs around it and a unit after it; else None."""
     text = " ".join(text.split()).strip("$ ")
     text = re.sub(r"^([-+]) ", r"\1", text)
+    if SPACED.fullmatch(text):
+        text = text.replace(" ", "")
     if based := BASED.fullmatch(text):
         return _based(based)
     match = NUMBER.match(text)

@@ -57,7 +57,9 @@ class Math(Judge):
         default=0.0, ge=0, allow_inf_nan=False, description="Largest accepted difference."
     )
     seconds: float = Field(
-        5.0, gt=0, description="Seconds to compare expressions; after that, the answer counts as wrong."
+        5.0,
+        gt=0,
+        description="Seconds of processor time to compare expressions; after that, the answer counts as wrong.",
     )
     _symbolic: Symbolic | None = PrivateAttr(None)
 

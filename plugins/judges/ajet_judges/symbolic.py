@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ PROCESSES = 4
 """Maximum processes at once."""
 START = 60
 """Seconds that a process may take to start."""
+PATIENCE = 12
+"""Seconds by the clock for each second of processor time: on a busy machine, a short comparison takes long."""
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
 _E_NOTATION = re.compile(r"(?<![\w.])([0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,3})(?![\w.])")
 _MATHEMATICAL = re.compile(r"[\\^_=+*/(){}\[\]0-9√π∞]")
@@ -35,14 +38,17 @@ class Symbolic:
         answer must be that number, not a decimal near it. Raises ValueError if ``gold`` is not an expression, RuntimeError if
         math-verify does not run."""
         asked = {"gold": _as_latex(gold), "answer": answer, "exact": exact, "tolerance": tolerance}
-        line = json.dumps(asked) + "\n"
+        line = json.dumps({**asked, "seconds": min(self._seconds, 1e8)}) + "\n"
         async with self._slots:
             process = self._idle.pop() if self._idle else await _started()
             try:
-                answer_line = await asyncio.wait_for(_request(process, line.encode()), self._seconds)
+                answer_line = await asyncio.wait_for(
+                    _request(process, line.encode()), PATIENCE * self._seconds
+                )
             except BaseException as error:  # a late answer must not be read as the next comparison's
                 await _end(process)
-                if isinstance(error, TimeoutError):
+                ended = isinstance(error, RuntimeError) and process.returncode == -signal.SIGPROF
+                if ended or isinstance(error, TimeoutError):
                     return None
                 raise
             self._idle.append(process)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
 from typing import Any
 
@@ -18,8 +19,8 @@ NOISE = 1e-12
 
 
 def main() -> None:
-    """Print "ready". Then read ``{"gold": text, "answer": text, "exact": bool, "tolerance": float}`` lines, and answer each with
-    ``{"gold": whether it was parsed, "equal": bool}``."""
+    """Print "ready". Then read lines ``{"gold": text, "answer": text, "exact": bool, "tolerance": float, "seconds": float}``, and
+    answer each with ``{"gold": whether it was parsed, "equal": bool}``."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, grader, parse, verify
 
     theirs = grader.sympy_numeric_eq
@@ -52,6 +53,7 @@ def main() -> None:
     request: dict[str, Any] = {}
     for line in sys.stdin:
         request = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # of processor time, then the process ends
         try:
             gold = read(request["gold"])
             equal = bool(gold) and verify(gold, read(request["answer"]), timeout_seconds=None)

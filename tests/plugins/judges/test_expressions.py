@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from typing import Any
 
@@ -278,6 +279,22 @@ def test_an_expression_that_takes_for_ever_is_wrong_and_the_next_is_judged() -> 
     started = time.monotonic()
     assert asyncio.run(run()) == [0.0, 1.0]
     assert time.monotonic() - started < 100
+
+
+@pytest.mark.whole
+def test_the_seconds_are_of_the_processor_so_a_busy_machine_changes_no_reward() -> None:
+    async def run() -> bool | None:
+        judge = Symbolic(2.0)
+        assert await judge.equal(r"\sqrt{9}", "$3$")
+        (process,) = judge._idle
+        process.send_signal(signal.SIGSTOP)
+        asyncio.get_running_loop().call_later(2.5, process.send_signal, signal.SIGCONT)
+        try:
+            return await judge.equal(r"\sqrt{4}", "$2$")
+        finally:
+            await judge.close()
+
+    assert asyncio.run(run()) is True
 
 
 @pytest.mark.whole

@@ -139,6 +139,7 @@ def test_the_last_number_of_the_text_counts(text: str, value: int) -> None:
         (r"\boxed{x = 7}", 7),
         (r"\boxed{$12$}", 12),
         (r"\boxed{1{,}000}", 1000),
+        (r"\boxed{1 234 567}", 1_234_567),
         (r"\boxed{1\,000 \text{ cm}^2}", 1000),
         (r"\boxed{90^\circ}", 90),
         (r"\boxed{5\text{ apples}}", 5),
