@@ -76,6 +76,13 @@ def verified(episode: Any) -> dict[str, float]:
     return {"reward": float((folder / "reward.txt").read_text())}
 
 
+def own_calls(episode: Any) -> list[Any]:
+    """The calls in the agent's own trajectory, which Harbor's model of the format accepts."""
+    validator, file = TrajectoryValidator(), Path(episode.response["trajectory"])
+    assert validator.validate(file), validator.errors
+    return list(calls_of(json.loads(file.read_text())))
+
+
 def test_the_oracle_gets_every_tasks_full_reward_without_a_model(job: Job) -> None:
     episodes = job.run({"agent": "oracle"}, [{"say": "never asked"}], "")
     assert [episode.task for episode in episodes] == ["ajet/greeting", "ajet/total", "ajet/words"]
@@ -99,9 +106,8 @@ def test_mini_swe_agent_is_rewarded_by_the_tasks_verifier(
     run_program(["show", str(run), episode.id])
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"/ajet-trials-\w+/ajet-ajet-total-", shown) and "seconds_agent_execution" in shown
-    own = Path(episode.response["trajectory"])
-    assert f"the agent's own trajectory: {own}" in shown and TrajectoryValidator().validate(own)
-    assert len(list(calls_of(json.loads(own.read_text())))) == 2
+    assert f"the agent's own trajectory: {episode.response['trajectory']}" in shown
+    assert len(own_calls(episode)) == 2
 
 
 def test_claude_code_is_rewarded_by_the_tasks_verifier(job: Job) -> None:
@@ -118,6 +124,23 @@ def test_claude_code_is_rewarded_by_the_tasks_verifier(job: Job) -> None:
     (episode,) = job.run(workflow, answers, "words", judge={"type": "harbor", "weights": weights})
     assert episode.reward == 0.25 and verified(episode) == {"complete": 1.0, "ordered": 0.0}
     assert episode.calls == 2 and len(episode.timelines) == 1
+    first, last = own_calls(episode)
+    assert first.answer["tool_calls"][0]["function"]["name"] == "Bash" and last.answer["content"] == "Done."
+
+
+@pytest.mark.whole
+def test_terminus_is_rewarded_by_the_tasks_verifier(job: Job) -> None:
+    """Harbor's own agent, which runs in this process and types into the sandbox."""
+    typed = {"keystrokes": "echo 95 > /app/total.txt\n", "duration": 0.5}
+    done = {"analysis": "", "plan": "", "commands": [], "task_complete": True}
+    told = ({**done, "commands": [typed], "task_complete": False}, done)
+    close, finished = ({"say": json.dumps(answer)} for answer in told)
+    unrecorded = {"agent": {"kwargs": {"record_terminal_session": False}}}  # a recording needs asciinema
+    workflow = {"agent": "terminus-2", "trial": unrecorded}
+    (episode,) = job.run(workflow, [{"turn": 0, **close}, finished], "total")
+    assert episode.reward == 0.5 and verified(episode) == {"reward": 0.5}
+    assert episode.calls == 3 and len(episode.timelines) == 1  # it asks whether all is done
+    assert len(own_calls(episode)) == 3
 
 
 def test_an_agent_whose_time_is_over_is_judged_by_what_it_has_done(job: Job) -> None:
