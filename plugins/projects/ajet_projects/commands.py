@@ -53,7 +53,8 @@ def new(
     target = folder or Path(name)
     chosen = own_agent(agent or "plain") if from_ is None else find(from_, target)
     write_new(target, files(name, target, chosen))
-    print(f"Created {target}, to train {chosen.what}. Next: {next_command(target, chosen)}")
+    sums = "" if from_ is None else " Its tasks are sums: put yours into tasks.jsonl and held_out.jsonl."
+    print(f"Created {target}, to train {chosen.what}.{sums} Next: {next_command(target, chosen)}")
 
 
 plugin = typer.Typer(help="Create a plugin.", rich_markup_mode=None, no_args_is_help=True)

@@ -99,7 +99,11 @@ def files(name: str, folder: Path, agent: Agent) -> dict[str, str]:
         "workflow": agent.workflow,
         "model": agent.model,
         "first": "SmolLM2 with 135 million parameters, which is fetched (93 MB)"
-        + (" and taught to call tools, in about six minutes." if agent.tools else ", in less than a minute."),
+        + (
+            " and taught to call tools, in six to twelve minutes."
+            if agent.tools
+            else ", in less than a minute."
+        ),
         "max_tokens": str(agent.max_tokens),
         "rows": "".join(f"| `{path}` | {ROWS[path]} |\n" for path in agent.written),
         "change": "Change `agent.py`. For one that you have, `ajet new NAME --from my_agent.py:run` writes the rest."

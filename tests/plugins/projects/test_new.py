@@ -239,7 +239,8 @@ def test_a_project_around_an_agent_runs_it_unchanged(
     made = ajet("new", "shop", "--from", f"my_agent.py:{name}")
     assert (
         made.out
-        == f"Created shop, to train my_agent.py:{name} ({what}). Next: cd shop && ajet check job.yaml\n"
+        == f"Created shop, to train my_agent.py:{name} ({what}). Its tasks are sums: put yours into tasks.jsonl and held_out.jsonl. "
+        "Next: cd shop && ajet check job.yaml\n"
     )
     assert (folder / "my_agent.py").read_text() == text and not (folder / "shop" / "agent.py").exists()
     assert job(folder / "shop")["workflow"] == workflow
@@ -266,9 +267,8 @@ def test_a_project_around_a_command_runs_it_from_where_it_is(
     (folder / "my_agent.py").write_text(program)
     command = "cmd:python my_agent.py '# a: b'"
     made = ajet("new", "shop", "--from", command, "--folder", "projects/shop")
-    assert made.out.startswith(
-        f"Created projects/shop, to train {command} (a command). Next: cd projects/shop"
-    )
+    assert made.out.startswith(f"Created projects/shop, to train {command} (a command). Its tasks are sums")
+    assert "Next: cd projects/shop" in made.out
     assert job(folder / "projects/shop")["workflow"] == command
     monkeypatch.chdir("projects/shop")
     checked = check(ajet, folder / "projects/shop", model)
