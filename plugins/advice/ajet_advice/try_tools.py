@@ -143,8 +143,12 @@ async def _attempt(
         return Attempt(request, " ".join(chat.text(ids).split()), fault=why)
     name, arguments = parsed.tool_calls[0]
     schema = next(tool["function"]["parameters"] for tool in tools if tool["function"]["name"] == name)
-    mismatch = make_schema(schema).fault(json.loads(arguments))
+    given = json.loads(arguments)
+    mismatch = make_schema(schema).fault(given)
     fault = ": ".join(mismatch) if mismatch else ""
+    if not fault and "properties" in schema and "additionalProperties" not in schema:
+        unknown = [key for key in given if key not in schema["properties"]]
+        fault = f"no such parameter: {', '.join(unknown)}" if unknown else ""
     if request.tool not in ("", name):
         fault = f"another tool than {request.tool}"
     return Attempt(request, "", name, arguments, fault)

@@ -73,8 +73,18 @@ def test_each_request_is_shown_with_its_call_and_what_is_wrong_with_it(
     assert lines[7] == "  I do not know.  [calls no tool]"
     assert (
         lines[8]
-        == "4 requests; calls that can be read: 3, of the right tool: 2, with arguments that fit it: 1."
+        == "4 requests; calls that can be read: 3, of the right tool: 2, with arguments that fit it: 1. "
+        "Any tool counts as right where a request names none (2 of 4)."
     )
+
+
+def test_a_parameter_that_a_tool_does_not_list_is_a_fault(
+    folder: Folder, model: Path, says: dict[str, str]
+) -> None:
+    says |= {"Weather in Rome?": call("get_weather", city="Rome", rows=12)}
+    folder.write("tools.json", json.dumps({"tools": TOOLS, "requests": ["Weather in Rome?"]}))
+    outcome = folder.ajet("model", "try", str(model), "--tools", "tools.json")
+    assert '"rows": 12})  [no such parameter: rows]' in outcome.out and "that fit it: 0." in outcome.out
 
 
 def test_without_requests_one_is_made_of_each_description(

@@ -72,5 +72,9 @@ def page(tried: list[Attempt]) -> str:
     fitting = sum(a.right_tool and not a.fault for a in tried)
     counts = f"{len(tried)} requests; calls that can be read: {called}, of the right tool: {right}, with arguments that fit it: "
     counts += f"{fitting}."
+    free = sum(not a.request.tool for a in tried)
+    counts += (
+        f" Any tool counts as right where a request names none ({free} of {len(tried)})." if free else ""
+    )
     remedy = " `smollm2-tools` calls tools; other models learn it from examples (`ajet sft`)."
     return "\n".join([*lines, counts + ("" if called else remedy)])
