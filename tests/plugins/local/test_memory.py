@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -266,7 +267,7 @@ def test_a_job_that_runs_out_of_memory_is_told_what_to_lower(monkeypatch):
     with pytest.raises(
         AjetError, match=r"backbone\.local: out of memory .*memory_limit.*micro_batch_tokens"
     ) as refused:
-        Local().run(None)
+        Local().run(SimpleNamespace(model="smollm2", progress=Silent()))
     assert "\n" not in str(refused.value)
 
 
