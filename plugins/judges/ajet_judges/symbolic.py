@@ -95,6 +95,7 @@ async def _request(process: asyncio.subprocess.Process, line: bytes) -> bytes:
         await process.stdin.drain()
         answer = await process.stdout.readline()
     if not answer:
+        await process.wait()  # before anything asks for its exit code: asyncio would not know it
         raise RuntimeError("the math-verify process ended; is it installed? pip install math-verify")
     return answer
 
