@@ -192,7 +192,7 @@ def test_a_model_that_hardly_ever_calls_a_tool_is_told_with_one_that_does(folder
     folder.write("answers.yaml", '- {turn: 0, call: {name: add, arguments: {}}}\n- {say: "Four."}\n')
     page = check(folder, "seldom", "--first", "1", "--group-size", "1")
     assert (
-        "! 12 calls offer tools, and only 1 answers call one\n  -> Use a model that calls tools, such as smollm2-tools"
+        "! 12 calls offer tools, of which 1 got a tool call\n  -> Use a model that calls tools, such as smollm2-tools"
         in page
     )
 
@@ -202,14 +202,14 @@ def test_tools_that_the_model_does_not_see_are_told(folder: Folder) -> None:
     save_tiny_model(folder.path / "thinker", thinker())
     options = ("--first", "1", "--group-size", "1")
     page = check(folder, "equipped", *options)
-    assert "does not see" not in page and "! 1 calls offer tools, and no answer calls one" in page
+    assert "does not see" not in page and "! 1 calls offer tools, of which 0 got a tool call" in page
     assert "breaks: none. Every call" in page
     folder.write("calls.yaml", "- call: {name: add, arguments: {}}\n")
-    assert "no answer calls one" not in check(folder, "equipped", *options, "--answers", "calls.yaml")
+    assert "got a tool call" not in check(folder, "equipped", *options, "--answers", "calls.yaml")
     cut = check(
         folder, "equipped", *options, "--answers", "calls.yaml", "--set", "rollout.sampling.max_tokens=8"
     )
-    assert "no answer calls one" not in cut and "! 1 tool calls have no end, so they stayed text" in cut
+    assert "got a tool call" not in cut and "! 1 tool calls have no end, so they stayed text" in cut
     page = check(folder, "equipped", *options, "--model", "thinker")
     assert "! 1 calls have tools that the model does not see: its chat template writes no tools" in page
     assert "  -> Set rollout.tool_prompt: hermes," in page

@@ -112,7 +112,7 @@ def describe_plugin(installed: InstalledPlugin) -> str:
 
 
 def function_rows(plugins: Plugins) -> Iterator[tuple[str, str, str, str, str]]:
-    """Plugins that are no classes of ours: wires, by the ends of their paths, model handles and other hooks."""
+    """Rows for what no plugin class provides: wires, each named by the end of its path, model handles and other hooks."""
     from ajet.capture.wires.builtin import BUILTIN_WIRES
     from ajet.interfaces.base import first_line
 

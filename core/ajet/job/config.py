@@ -251,7 +251,9 @@ class Layers:
             self._job = JobConfig(**self.values)
             return self._job
         except ValidationError as error:
-            known = (*all_keys(), *all_keys(TargetSettings, "targets.NAME."), *backbone_keys())
+            unknown = any(fault["type"] == "extra_forbidden" for fault in error.errors())
+            backbones = backbone_keys() if unknown else ()  # which load all plugins, as other errors need not
+            known = (*all_keys(), *all_keys(TargetSettings, "targets.NAME."), *backbones)
             keys = [each.key for each in known]
             with self.located():
                 raise ConfigError(*explain_validation(error, JobConfig, "", elsewhere=keys)) from None

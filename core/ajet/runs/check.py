@@ -353,10 +353,9 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
             )
         )
     elif uncalled:
-        only = f"only {report.calling} answers call" if report.calling else "no answer calls"
         warnings.append(
             (
-                f"{report.offering} calls offer tools, and {only} one",
+                f"{report.offering} calls offer tools, of which {report.calling} got a tool call",
                 "Use a model that calls tools, such as smollm2-tools, or show it a call in the agent's messages.",
             )
         )
