@@ -3,7 +3,7 @@
     python bench/speed_of_smollm2.py                       # both parts
     python bench/speed_of_smollm2.py step --steps 1        # one of them: generation, step
 
-Generation: as many distinct prompts at once as `CONCURRENT` says, 48 + 48 tokens. Step: 8 word problems × 8 answers of up to 24
+Generation: as many distinct prompts at once as `CONCURRENT` says, 48 + 48 tokens. Step: 8 word problems × 8 answers of up to 20
 tokens, with the prompts of examples/word_problems. All in bfloat16; the sides alternate. All times are CPU seconds of one thread,
 because other load on the machine distorts any other clock. Last line: one JSON object.
 """
@@ -89,13 +89,13 @@ def compare_generation(folder: Path, concurrent: Sequence[int], rounds: int) -> 
 def word_problems(folder: Path, model: Path) -> Work:
     """Problems with the examples of the agent before them. No answer is right or wrong: every token is trained."""
     sys.path.append(str(EXAMPLE))
-    from agent import LONGEST, SHOWN
+    from agent import LONGEST_SUM, SHOWN
     from problems import Problems
 
     (folder / "model").symlink_to(model.resolve())
     drawn = Problems(count=64).tasks()
     tasks = [{"id": task.id, "query": task.query, "answer": "", "shown": SHOWN} for task in drawn]
-    work = Work(str(folder), max_tokens=LONGEST, learning_rate=1e-6, dtype="bfloat16", rows=ROWS)
+    work = Work(str(folder), max_tokens=LONGEST_SUM, learning_rate=1e-6, dtype="bfloat16", rows=ROWS)
     work.write_tasks(tasks)
     return work
 

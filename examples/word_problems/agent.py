@@ -19,8 +19,8 @@ from typing import Any
 from openai import AsyncOpenAI
 
 MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
-LONGEST = 24
-"""Tokens of an answer: a sum, or a number."""
+LONGEST_SUM, LONGEST_NUMBER = 20, 8
+"""Tokens of the two answers. A model that begins to ramble costs no more than these."""
 OPERATORS: dict[type[ast.AST], Any] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -54,7 +54,7 @@ client = AsyncOpenAI(api_key=os.environ.get("OPENAI_API_KEY") or "unset")
 async def run(task: Any) -> str:
     """The agent's answer to ``task.query``."""
     messages = [*SHOWN, {"role": "user", "content": task.query}]
-    said = await ask(messages)
+    said = await ask(messages, LONGEST_SUM)
     call = SUM.search(said)
     if call is None:
         return said
@@ -62,12 +62,12 @@ async def run(task: Any) -> str:
         {"role": "assistant", "content": said},
         {"role": "user", "content": f"{calculate(call[1])}\nNow write only the answer."},
     ]
-    return await ask(messages)
+    return await ask(messages, LONGEST_NUMBER)
 
 
-async def ask(messages: list[Any]) -> str:
+async def ask(messages: list[Any], longest: int) -> str:
     """The model's answer to a chat."""
-    completion = await client.chat.completions.create(model=MODEL, messages=messages, max_tokens=LONGEST)
+    completion = await client.chat.completions.create(model=MODEL, messages=messages, max_tokens=longest)
     return completion.choices[0].message.content or ""
 
 
