@@ -81,10 +81,13 @@ class OpenRun:
 
     @property
     def title(self) -> str:
-        """What people call the run: the name that its job gives it, else that of the folder."""
+        """What people call the run: the name that its job gives it, else that of the folder, with those above it in which the runs of
+        an experiment are."""
         about = self.job()[0].get("run")
         name = about.get("name") if isinstance(about, Mapping) else None
-        return name if name and isinstance(name, str) else self.name
+        if name and isinstance(name, str):
+            return name
+        return self.id if "/" in self.id else self.name
 
     # ----------------------------------------------------------------- files
 

@@ -489,6 +489,21 @@ def test_a_run_begins_with_its_verdict(reader: browser.Reader, watcher: browser.
 
 
 @pytest.mark.whole
+def test_runs_of_several_experiments_are_called_by_their_folders_too(
+    watcher: browser.Reader, folder: Path
+) -> None:
+    for seed in (0, 1):
+        runs.append(folder / f"seed{seed}" / "20261128-101010", runs.line("1.0/t/0"))
+    watcher.open("/")
+    watcher.page.get_by_role("button", name="Run", exact=True).click()
+    names = watcher.page.locator("tbody th a")
+    assert names.all_text_contents() == ["seed0/20261128-101010", "seed1/20261128-101010"]
+    names.first.click()
+    watcher.arrives("/run?")
+    assert watcher.page.locator("div.title").inner_text() == "seed0/20261128-101010"
+
+
+@pytest.mark.whole
 def test_a_task_whose_id_is_a_hash_is_called_by_its_first_words(
     watcher: browser.Reader, folder: Path
 ) -> None:

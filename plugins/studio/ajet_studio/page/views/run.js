@@ -74,7 +74,7 @@ function header(run) {
 		);
 	};
 	show(run);
-	return { element: h("div", h("div.title", h("h1", data(run.name)), run.folder !== run.name && data(run.folder, "quiet mono")), verdict, facts, problems), show };
+	return { element: h("div", h("div.title", h("h1", data(run.name)), !run.name.endsWith(run.folder) && data(run.folder, "quiet mono")), verdict, facts, problems), show };
 }
 
 /** A text with its commands, which stand in backticks, as code. */
