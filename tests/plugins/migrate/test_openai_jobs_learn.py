@@ -22,7 +22,7 @@ GRADER = {
     "name": "right",
     "operation": "like",
     "input": "{{sample.output_text}}",
-    "reference": "- {{item.right.minus}} = {{item.right.difference}}",
+    "reference": "- {{item.right.minus}} =",
 }
 
 
@@ -47,7 +47,7 @@ def lines_of(method: str) -> Iterator[dict[str, Any]]:
                 "non_preferred_output": [wrong],
             }
         else:
-            yield {"messages": asked(a, b), "right": {"minus": str(b), "difference": str(a - b)}}
+            yield {"messages": asked(a, b), "right": {"minus": str(b)}}
 
 
 def converted(method: str, hyperparameters: Mapping[str, Any]) -> str:
@@ -67,14 +67,14 @@ def converted(method: str, hyperparameters: Mapping[str, Any]) -> str:
 
 
 def score(model: Path | str) -> float:
-    """The mean score of the reinforcement job's grader on greedy answers."""
+    """The share of greedy answers that subtract what they are asked to, by the reinforcement job's grader."""
     if not Path("reinforcement").exists():
         converted("reinforcement", {"n_epochs": 1, "batch_size": 4})
     return ajet.evaluate("reinforcement/job.yaml", model=model, greedy=True, progress=False).reward
 
 
 HYPER = {
-    "supervised": {"n_epochs": 6, "batch_size": 4, "learning_rate_multiplier": 30},
+    "supervised": {"n_epochs": 20, "batch_size": 4, "learning_rate_multiplier": 30},
     "dpo": {"n_epochs": 6, "batch_size": 4, "learning_rate_multiplier": 300, "beta": 0.1},
     "reinforcement": {
         "n_epochs": 2,
@@ -101,4 +101,4 @@ def test_a_job_learns_what_it_asks_for_and_is_served_under_the_old_models_name(
         client = openai.OpenAI(base_url=server.base_url, api_key=server.api_key, max_retries=0)
         ask: Any = asked(7, 2)
         answer = client.chat.completions.create(model=OLD, messages=ask, temperature=0)
-    assert answer.model == OLD and "7" in str(answer.choices[0].message.content)
+    assert answer.model == OLD and " - " in str(answer.choices[0].message.content)
