@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -111,13 +112,10 @@ def _sqlite(url: URL, access: Access) -> Engine:
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # `begin` begins transactions, not Python
-        settings = ["synchronous = FULL", "foreign_keys = ON"]
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
         if access == "create":
-            settings.append("journal_mode = WAL")
-            if not connection.execute("PRAGMA page_count").fetchone()[0]:  # a file with pages keeps its form
-                settings.insert(0, "auto_vacuum = INCREMENTAL")
-        for setting in settings:
-            connection.execute(f"PRAGMA {setting}")
+            _write_ahead(connection)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -127,6 +125,22 @@ def _sqlite(url: URL, access: Access) -> Engine:
             connection.exec_driver_sql("BEGIN" if options.get(READS) else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Let readers and one writer work at once, and deleted rows give their space back, in a new file. SQLite does not wait for
+    another process that does the same, so this does."""
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            if not connection.execute("PRAGMA page_count").fetchone()[0]:  # a file with pages keeps its form
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+        time.sleep(0.01)
 
 
 def _connect(file: Path, access: Access) -> sqlite3.Connection:

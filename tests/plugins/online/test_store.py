@@ -245,6 +245,25 @@ def test_migrations_make_the_tables_that_the_code_expects(store: TraceStore, url
     assert found == []
 
 
+OPEN_AT_ONCE = """
+import multiprocessing, sys
+from ajet_online.store import TraceStore
+
+def opened(url, barrier):
+    barrier.wait()
+    TraceStore.open(url).status()
+    print("opened", flush=True)
+
+fork = multiprocessing.get_context("fork")
+barrier = fork.Barrier(int(sys.argv[2]))
+processes = [fork.Process(target=opened, args=(sys.argv[1], barrier)) for _ in range(barrier.parties)]
+for process in processes:
+    process.start()
+for process in processes:
+    process.join()
+"""
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_processes_may_open_a_new_store_at_the_same_time(
@@ -253,11 +272,9 @@ def test_processes_may_open_a_new_store_at_the_same_time(
     url = str(tmp_path / "new.db")
     if kind == "postgresql":
         url = request.getfixturevalue("cluster").database()
-    code = "import sys; from ajet_online.store import TraceStore; TraceStore.open(sys.argv[1]).status()"
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code, url], stderr=subprocess.PIPE) for _ in range(2)
-    ]
-    assert [p.communicate(timeout=PATIENCE)[1].decode() for p in processes] == [""] * 2
+    command = [sys.executable, "-c", OPEN_AT_ONCE, url, "6"]
+    done = subprocess.run(command, timeout=PATIENCE, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("opened\n" * 6, "")
 
 
 @pytest.mark.parametrize("where", ["new/folder/traces.db", "sqlite:///new/folder/traces.db"])
