@@ -288,10 +288,10 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
         """MiB of the cache that `memory_limit` leaves beside the weights, at most a quarter of it; None without a limit."""
         if self.memory_limit is None:
             return None
-        from ajet_local.memory import resident
+        from ajet_local.memory import program_memory
 
         limit = parse_size(self.memory_limit)
-        program = resident() if self.torch_device().type == "cpu" else 0
+        program = program_memory(self.torch_device())
         weights = shape.parameters * compute.itemsize
         room = min(limit // 4, limit - program - weights) >> 20
         if room < 1:
