@@ -568,6 +568,7 @@ def test_a_command_that_works_the_answer_out_is_no_warning_and_one_that_prints_s
         "! no response got a reward, such as 'in 3 ms'\n  -> Return what the judge expects; of a command"
         in unpaid
     )
+    assert "If the answers are wrong: `ajet docs own-agent#what-a-small-model-needs`." in unpaid
     assert "no response got a reward" not in checked
 
 

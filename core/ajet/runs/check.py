@@ -414,7 +414,8 @@ def _no_signal(report: Report) -> Iterator[tuple[str, str]]:
         response = next(e.output.response for e in report.episodes if e.failure is None)
         yield (
             f"no response got a reward, such as {str(response)[:MOST_SHOWN]!r}",
-            "Return what the judge expects; of a command it is the last line of stdout. `ajet show` has the chats and verdicts.",
+            "Return what the judge expects; of a command it is the last line of stdout. `ajet show` has the chats and verdicts. If the "
+            "answers are wrong: `ajet docs own-agent#what-a-small-model-needs`.",
         )
     if report.groups and report.equal_groups > report.groups / 2:
         yield (

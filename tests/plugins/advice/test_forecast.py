@@ -201,6 +201,8 @@ def test_the_noise_of_a_gradient_by_hand() -> None:
     opposed = noise_of(2.0, 1.0, groups=2, batch_size=8)  # (1, 1) and (1, -1)
     assert opposed and opposed.noise_scale == math.inf and opposed.signal_to_noise == 0
     assert noise_of(0.0, 0.0, groups=2, batch_size=8) is None
+    hidden = noise_of(8.0, 2.0000008, groups=4, batch_size=8)
+    assert hidden and hidden.noise_scale == math.inf, "only millions of groups would show a direction"
 
 
 def test_the_range_of_learning_rates_by_hand(folder: Folder) -> None:

@@ -16,6 +16,8 @@ from ajet.rollout.groups import judged_groups, score
 from ajet.runs.runtime import Runtime
 
 MOST_REJUDGED = 16
+FINEST = 100
+"""A common direction that would need more than so many times the groups that were measured is not told from none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,5 +113,5 @@ def noise_of(small: float, big: float, groups: int, batch_size: int) -> Gradient
         return None
     squared = (groups * big - small) / (groups - 1)
     noise = (small - big) / (1 - 1 / groups)
-    scale = max(noise, 0.0) / squared if squared > 0 else math.inf
+    scale = max(noise, 0.0) / squared if squared * FINEST * groups > noise else math.inf
     return Gradient(groups, scale, math.sqrt(batch_size / scale) if scale else math.inf)
