@@ -95,8 +95,8 @@ def test_no_line_of_the_agent_knows_us() -> None:
 
 def test_problems_are_reproducible_and_those_held_out_are_in_no_training_set() -> None:
     training = {task.query for seed in range(3) for task in read(count=240, seed=seed)}
-    held = read(count=96, held_out=True)
-    assert read(count=96, held_out=True) == held != read(count=96, held_out=True, seed=1)
+    held = read(count=128, held_out=True)
+    assert read(count=128, held_out=True) == held != read(count=128, held_out=True, seed=1)
     assert training.isdisjoint(task.query for task in held)
 
 
