@@ -3,7 +3,7 @@
     python examples/learn.py --seed 0 [--record] [NAME ...]
 
 Runs the installed `ajet` program as a user would. The last line is one JSON object; the exit code is 1 if an example's
-gain is less than `ERRORS` standard errors, or if `ajet audit` finds a token that is not explained.
+gain is less than `ERRORS` standard errors of the mean change of a task, or if `ajet audit` finds a token that is not explained.
 """
 
 from __future__ import annotations
@@ -73,14 +73,15 @@ def learn(name: str, seed: int) -> dict[str, Any]:
     subprocess.run([sys.executable, "-m", "ajet", "audit", str(run_dir)], check=True)
     rewards = validations(run_dir)
     first, last = rewards[min(rewards)], rewards[max(rewards)]
-    before, after = statistics.mean(first), statistics.mean(last)
-    error = (statistics.variance(first) / len(first) + statistics.variance(last) / len(last)) ** 0.5
+    before, after = ([statistics.fmean(episodes) for _, episodes in sorted(r.items())] for r in (first, last))
+    changes = [b - a for a, b in zip(before, after, strict=True)]
+    gain, error = statistics.fmean(changes), statistics.stdev(changes) / len(changes) ** 0.5
     return {
-        "before": round(before, 3),
-        "after": round(after, 3),
-        "gain": round(after - before, 3),
-        "standard_errors": round((after - before) / error, 1) if error else 0.0,
-        "episodes": len(last),
+        "before": round(statistics.fmean(before), 3),
+        "after": round(statistics.fmean(after), 3),
+        "gain": round(gain, 3),
+        "standard_errors": round(gain / error, 1) if error else 0.0,
+        "episodes": sum(map(len, last.values())),
         "train_seconds": round(sum(seconds(run_dir)), 1),
         "seconds": round(time.time() - started, 1),
         "curve": curve(run_dir),
@@ -104,12 +105,13 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def validations(run_dir: Path) -> dict[int, list[float]]:
-    """Step -> rewards of the sampled held-out episodes; a failed episode counts as 0."""
-    found: dict[int, list[float]] = {}
+def validations(run_dir: Path) -> dict[int, dict[str, list[float]]]:
+    """Step -> held-out task -> rewards of its sampled episodes; a failed episode counts as 0."""
+    found: dict[int, dict[str, list[float]]] = {}
     for line in lines(run_dir / "episodes.jsonl"):
         if line.get("phase") == "validation":
-            found.setdefault(line["step"], []).append(0.0 if line["failure"] else line["reward"])
+            reward = 0.0 if line["failure"] else line["reward"]
+            found.setdefault(line["step"], {}).setdefault(line["task"], []).append(reward)
     return found
 
 
