@@ -115,15 +115,20 @@ def run(run: OpenRun) -> dict[str, Any]:
     problems = [p for p in (run.job()[1], run.problem(), run.index.problem, *metrics.problems) if p]
     phases: dict[str, dict[str, int]] = {}
     counters: Counter[str] = Counter()
+    last: dict[str, tuple[int, str]] = {}
     with run.index.reading() as db:
         problems += [f"{JOURNAL}: {text}" for text in faults(db)]
         for phase, steps, episodes in db.execute(
             "SELECT phase, count(DISTINCT step), count(*) FROM episodes GROUP BY phase"
         ):
             phases[phase] = {"steps": steps, "episodes": episodes}
-        for text, times in db.execute("SELECT counters, count(*) FROM episodes GROUP BY counters"):
+        # SQLite takes the id from the row with the greatest line.
+        rows = db.execute("SELECT counters, count(*), max(line), id FROM episodes GROUP BY counters")
+        for text, times, line, episode in rows:
             for name, count in json.loads(text).items():
                 counters[name] += count * times
+                if count:
+                    last[name] = max(last.get(name, (line, episode)), (line, episode))
     for phase in metrics.phases():
         totals = phases.setdefault(phase, {"steps": 0, "episodes": 0})
         totals["steps"] = max(totals["steps"], len(metrics.of(phase)))
@@ -144,7 +149,7 @@ def run(run: OpenRun) -> dict[str, Any]:
         "phases": phases,
         "metrics": names,
         "counters": {
-            name: {"value": n, "explanation": explain_counter(name)}
+            name: {"value": n, "explanation": explain_counter(name), "episode": last[name][1]}
             for name, n in counters.most_common()
             if n
         },

@@ -44,6 +44,16 @@ def test_a_run_has_its_settings_metrics_and_counters_with_explanations(
     assert found["indexed"] == 1
 
 
+def test_a_counter_names_the_last_episode_that_counted_it(own: runs.Studio, folder: Path) -> None:
+    counted = [{"drift": 1}, {"cut_calls": 2, "drift": 1}, {"drift": 1}, {"cut_calls": 0, "drift": 0}]
+    runs.append(folder / "a", *(runs.line(f"1.{n}/t/0", counters=c) for n, c in enumerate(counted)))
+    found = own.get("run", run="a")["counters"]
+    assert {name: (c["value"], c["episode"]) for name, c in found.items()} == {
+        "drift": (3, "1.2/t/0"),
+        "cut_calls": (2, "1.1/t/0"),
+    }
+
+
 def test_a_folder_that_is_a_run_is_the_run_with_the_id_dot(trained: Path) -> None:
     with runs.serving(trained) as studio:
         assert [row["run"] for row in studio.get("runs")["runs"]] == ["."]

@@ -31,7 +31,7 @@ export async function groupTree(page, run, of) {
 	return h(
 		"div",
 		h("p", `${count(tree.episodes, "episode")}${tree.value === null ? ", none of them judged" : `, with a mean reward of ${score(tree.value)}`}. ${tree.forks ? "A line that begins below another one is a fork: the calls before it are shared. " : "The episodes share no calls. "}`, h("strong", "Worth"), ` says what came of a line: ${tree.forks ? "the reward of the episode that ends there, or where forks leave it the value, which is the mean reward of the episodes below." : "the reward of its episode."}`),
-		!tree.recorded && h("p.notice.problem", "The advantages are unknown: the folder has no record of what this step trained."),
+		!tree.recorded && h("p.notice", "No advantages: the folder has no record that these episodes were trained. A check or an evaluation trains nothing."),
 		tree.left_out > 0 && h("p.problem.notice", `${count(tree.left_out, "further line")} not shown.`),
 		drawing(nodes, "figure.tree.group", calls(nodes)),
 		h("h2", "Calls"),

@@ -6,7 +6,7 @@ import { curves } from "../curves.js";
 import { data, definitions, fill, h, setText } from "../dom.js";
 import { bytes, duration, moment, number, score } from "../format.js";
 import { episodeList } from "../episodes.js";
-import { named, runAddress, runName, stepAddress, tabs } from "../places.js";
+import { episodeAddress, named, runAddress, runName, stepAddress, tabs } from "../places.js";
 import { reload } from "../router.js";
 import { rejudgedTab } from "../rejudged.js";
 import { Rows } from "../rows.js";
@@ -198,15 +198,16 @@ async function episodesTab(page, run) {
 	return episodeList(page, run);
 }
 
-function plain(page, label, columns, rowsOf, run, empty) {
+function plain(page, label, columns, rowsOf, run, empty, more = {}) {
 	const rows = new Rows(rowsOf(run));
-	return { rows, element: new Table(page, { label, rows, columns, empty }).element, refresh: (now) => rows.set(rowsOf(now)) };
+	return { rows, element: new Table(page, { label, rows, columns, empty, ...more }).element, refresh: (now) => rows.set(rowsOf(now)) };
 }
 
 async function countersTab(page, run) {
 	const rowsOf = (now) => Object.entries(now.counters).map(([name, counter]) => ({ name, ...counter }));
-	const columns = [text("name", "Counter"), figure("value", "Count"), text("explanation", "What it means")];
-	return plain(page, "Counters", columns, rowsOf, run, "No episode has counted anything out of the ordinary.");
+	const columns = [text("name", "Counter"), figure("value", "Count"), text("explanation", "What it means"), text("episode", "Last in")];
+	const href = (row) => episodeAddress(run.run, row.episode);
+	return plain(page, "Counters", columns, rowsOf, run, "No episode has counted anything out of the ordinary.", { href, main: 3 });
 }
 
 async function settingsTab(page, run) {
