@@ -3,7 +3,8 @@
     python examples/learn.py --seed 0 [--record] [NAME ...]
 
 Runs the installed `ajet` program as a user would. The last line is one JSON object; the exit code is 1 if an example's
-gain is less than `ERRORS` standard errors of the mean change of a task, or if `ajet audit` finds a token that is not explained.
+gain is less than `GAIN`, or less than `ERRORS` standard errors of the mean change of a task, or if `ajet audit` finds a token that is
+not explained.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ NAMES = (
     "search",
     "werewolves",
 )
+GAIN = 0.15
 ERRORS = 3.0
 
 
@@ -56,7 +58,7 @@ def main() -> None:
         if options.record:
             record(name, options.seed, found[name])
     print(json.dumps(found))
-    sys.exit(any(f["standard_errors"] < ERRORS for f in found.values()))
+    sys.exit(any(f["gain"] < GAIN or f["standard_errors"] < ERRORS for f in found.values()))
 
 
 def learn(name: str, seed: int) -> dict[str, Any]:

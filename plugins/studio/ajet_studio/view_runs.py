@@ -115,7 +115,7 @@ def run(run: OpenRun) -> dict[str, Any]:
     problems = [p for p in (run.job()[1], run.problem(), run.index.problem, *metrics.problems) if p]
     phases: dict[str, dict[str, int]] = {}
     counters: Counter[str] = Counter()
-    last: dict[str, tuple[int, str]] = {}
+    last: dict[str, str] = {}
     with run.index.reading() as db:
         problems += [f"{JOURNAL}: {text}" for text in faults(db)]
         for phase, steps, episodes in db.execute(
@@ -123,12 +123,14 @@ def run(run: OpenRun) -> dict[str, Any]:
         ):
             phases[phase] = {"steps": steps, "episodes": episodes}
         # SQLite takes the id from the row with the greatest line.
-        rows = db.execute("SELECT counters, count(*), max(line), id FROM episodes GROUP BY counters")
-        for text, times, line, episode in rows:
+        rows = db.execute(
+            "SELECT counters, count(*), id, max(line) FROM episodes GROUP BY counters ORDER BY max(line)"
+        )
+        for text, times, episode, _ in rows:
             for name, count in json.loads(text).items():
                 counters[name] += count * times
                 if count:
-                    last[name] = max(last.get(name, (line, episode)), (line, episode))
+                    last[name] = episode
     for phase in metrics.phases():
         totals = phases.setdefault(phase, {"steps": 0, "episodes": 0})
         totals["steps"] = max(totals["steps"], len(metrics.of(phase)))
@@ -149,7 +151,7 @@ def run(run: OpenRun) -> dict[str, Any]:
         "phases": phases,
         "metrics": names,
         "counters": {
-            name: {"value": n, "explanation": explain_counter(name), "episode": last[name][1]}
+            name: {"value": n, "explanation": explain_counter(name), "episode": last[name]}
             for name, n in counters.most_common()
             if n
         },

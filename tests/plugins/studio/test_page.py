@@ -489,6 +489,14 @@ def test_a_run_begins_with_its_verdict(reader: browser.Reader, watcher: browser.
 
 
 @pytest.mark.whole
+def test_a_counter_leads_to_the_last_episode_that_counted_it(watcher: browser.Reader, folder: Path) -> None:
+    runs.append(folder / "a", *(runs.line(f"1.{n}/t/0", counters={"cut_calls": 1}) for n in range(2)))
+    watcher.open(address("/run", run="a", tab="counters"))
+    watcher.page.get_by_role("link", name="1.1/t/0").click()
+    watcher.arrives(address("/episode", run="a", id="1.1/t/0"))
+
+
+@pytest.mark.whole
 def test_runs_of_several_experiments_are_called_by_their_folders_too(
     watcher: browser.Reader, folder: Path
 ) -> None:
