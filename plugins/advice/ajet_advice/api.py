@@ -106,7 +106,7 @@ def forecasted(job: Job, given: Mapping[str, Any]) -> ForecastFigures:
         gpus=None if gpus is None else parse_gpus(gpus),
         price=given["price"],
     )
-    probed = None if given["probe"] is None else probe(job, given["probe"])
+    probed = None if given["probe"] is None else probe(job, given["probe"], given["episodes"])
     engine, trainer = _engine(job, given)
     return run_forecast(job, engine, asked, trainer=trainer, probe=probed)
 

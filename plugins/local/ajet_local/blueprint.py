@@ -20,7 +20,7 @@ from ajet_local.engine import LocalEngine
 from ajet_local.export import load_whole
 from ajet_local.memory import free_memory, program_memory, return_freed, shape_of
 from ajet_local.modeling import copy_in
-from ajet_local.plan import cpu_tokens
+from ajet_local.plan import CPU_TOKENS
 from ajet_local.shared import SharedSampler
 from ajet_local.trainer import LocalTrainer
 from ajet_lora.adapters import Adapters, base_model
@@ -187,7 +187,7 @@ def _said(demand: Demand, limit: int, *, on_cpu: bool) -> str:
     """A line about the memory of a job that fits."""
     again = ", computing activations twice" if demand.training.checkpointing else ""
     # The cache is empty during updates, and mini-batches that share little are divided into smaller parts.
-    usual = replace(demand, tokens=min(demand.tokens, cpu_tokens(demand.shape.parameters)), cache=0).total
+    usual = replace(demand, tokens=min(demand.tokens, CPU_TOKENS), cache=0).total
     expected = f"; about {format_size(usual)} in updates" if on_cpu else ""
     return (
         f"memory: at most about {format_size(demand.total)} of {format_size(limit)}, with micro-batches of "

@@ -11,7 +11,6 @@ import torch
 
 from ajet.interfaces.backbone import Need, Sample
 from ajet.interfaces.engine import Float32
-from ajet_local.cpu import SMALL
 from ajet_local.critic import ValueHead
 from ajet_local.rows import micro_batches, padded_size, shares_prefixes, trained_tokens
 from ajet_local.tokens import TrainedTokens
@@ -22,8 +21,7 @@ from ajet_trees.packing import pack, split
 
 CPU_TOKENS = 2048
 """Target tokens of a forward pass on a CPU for a small model. More tokens overflow its caches, which is slower, and take memory:
-training 1.4 M parameters with rows of 16,384 tokens at a time took 4 GB. Of a larger model, whose weights each pass reads and
-converts, twice as many are faster."""
+training 1.4 M parameters with rows of 16,384 tokens at a time took 4 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +65,13 @@ def _hinted(sample: Sample) -> Sample:
     )
 
 
-def cpu_tokens(parameters: int) -> int:
-    """Target tokens of a forward pass on a CPU for a model of so many parameters."""
-    return CPU_TOKENS if parameters < SMALL else 2 * CPU_TOKENS
-
-
 def plan(model: Any, samples: Sequence[Sample], max_tokens: int) -> list[MicroBatch]:
     """Micro-batches of at most ``max_tokens`` tokens, padding included; a longer sample or pair is alone.
 
     Samples and pairs are never divided, so all tokens of a call or pair are in one micro-batch. Trees need a model that `enable_trees`
     has prepared.
     """
-    target = cpu_tokens(model.num_parameters()) if model.device.type == "cpu" else max_tokens
+    target = CPU_TOKENS if model.device.type == "cpu" else max_tokens
     rows = [MicroBatch(group) for group in micro_batches(samples, min(max_tokens, target))]
     if not has_trees(model):
         return rows

@@ -33,6 +33,8 @@ CAPS = ("final_logit_softcapping", "logits_soft_cap")
 """The names of the bound c with which models replace logits x by c · tanh(x / c)."""
 EXCLUDED = -1e30
 """A logit whose probability is exactly 0. Infinite ones would make the entropy 0 · ∞."""
+ROWS = 8192
+"""Rows of the output layer whose gradient is computed at once."""
 TRIED, WIDEST = 8, 60.0
 """How many tokens a model's logits are tried with, and the largest of them: a cap changes large ones alone."""
 
@@ -328,11 +330,9 @@ class _Logprobs(torch.autograd.Function):
             if needed[1]:
                 own = states[part].to(ctx.dtype)
                 if of_weight is None:
-                    of_weight = (gradient.T @ own).to(exact)
-                elif exact == ctx.dtype:
-                    of_weight.addmm_(gradient.T, own)
-                else:
-                    of_weight += gradient.T @ own
+                    of_weight = torch.zeros_like(weight, dtype=exact)
+                for rows in _parts(len(weight), ROWS):  # without a second gradient of all, in ctx.dtype
+                    of_weight[rows] += gradient[:, rows].T @ own
         return (
             of_states,
             None if of_weight is None else of_weight.to(weight.dtype),

@@ -128,11 +128,13 @@ class Training:
     def _logits(self, tokens: int) -> int:
         """Bytes of the logits of so many tokens. All at once: as logprobs, their gradient, and that before; the entropy needs two
         more. A chunk: as logprobs and their gradient, with the entropy once more, else in the type of the computations if that is
-        another. In place: as computed, divided by the temperature, and the gradient."""
+        another; and the gradient of a trained head beside that of the tokens before. In place: as computed, divided by the temperature,
+        and the gradient."""
         numbers = tokens * self.shape.vocabulary
         if not self.exact_logits:
             return numbers * self.number * (5 if self.entropy else 3)
         if self.chunk is None:
             return numbers * FLOAT32 * (5 if self.entropy else 3)
         converted = self.number / FLOAT32 if self.number < FLOAT32 else 0
-        return int(min(numbers * FLOAT32, self.chunk) * (3 if self.entropy else 2 + converted))
+        head = self.shape.embedding * FLOAT32 if self.whole else 0
+        return head + int(min(numbers * FLOAT32, self.chunk) * (3 if self.entropy else 2 + converted))

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ajet.interfaces.progress import Silent
 from ajet_advice.forecast.causes import _learning_rate, learning_rates
 from ajet_advice.forecast.noise import noise_of
-from ajet_advice.forecast.steps import Probe, Rate, steps_to
+from ajet_advice.forecast.steps import GROWTH, GROWTH_FACTOR, NINE_OF_TEN, Probe, Rate, logit, steps_to
 from tests.cli.conftest import Folder
 from tests.tiny import save_tiny_model
 from tests.tokenizers import thinker
 
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 JOB = """
 task: {reader: tasks.jsonl}
 workflow: agent.py:run
@@ -145,10 +149,10 @@ def test_figures_have_intervals_and_hold_for_what_the_episodes_come_from(folder:
             assert low <= estimate <= high and low <= value <= high
     middle, low, high = found["steps"]
     start = found["pass_at"]["1"][0]
-    assert middle == pytest.approx((math.log(4) - math.log(start / (1 - start))) / 0.08, rel=0.01), (
-        "log-odds, 0.08 a step"
-    )
-    assert (low, high) == pytest.approx((middle / 3.2, middle * 3.2), rel=0.01) and found["gradient"] is None
+    assert middle == pytest.approx((math.log(4) - math.log(start / (1 - start))) / GROWTH, rel=0.01)
+    assert (low, high) == pytest.approx((middle / GROWTH_FACTOR, middle * GROWTH_FACTOR), rel=0.01) and found[
+        "gradient"
+    ] is None
     assert found["step_tokens"] > 0 and found["judge"]["changed"] == 0
 
 
@@ -160,10 +164,32 @@ def test_steps_that_were_trained_tell_how_fast_the_odds_rise(rise: float) -> Non
     start = Rate(0, share(0), 8)
     truth = (math.log(4) + 1) / rise
     blind = steps_to(0.8, [start])
-    assert blind[0] == pytest.approx((math.log(4) + 1) / 0.08, rel=0.01)
+    assert blind[0] == pytest.approx((math.log(4) + 1) / GROWTH, rel=0.01)
     seen = steps_to(0.8, [start, *(Rate(step, share(step), 2000) for step in range(8))])
     assert seen[0] == pytest.approx(truth, rel=0.05) and seen[1] < truth < seen[2]
     assert seen[2] / seen[1] < blind[2] / blind[1], "and their interval is narrower"
+
+
+def test_the_same_tasks_before_and_after_outweigh_batches_that_differ() -> None:
+    batches = [Rate(step, share, 8) for step, share in enumerate([0.1, 0.3, 0.2, 0.2])]  # seem to rise by 0.2
+    alone = steps_to(0.8, batches)[0]
+    before = Rate(0, 0.3, 64)  # of easier tasks, which leave the level as it is
+    after = Rate(4, 1 / (1 + math.exp(-(logit(0.3) + 4 * 0.4))), 64)
+    assert steps_to(0.8, batches, [before, after])[0] < alone / 2
+
+
+def test_the_growth_is_that_of_the_recorded_runs() -> None:
+    rises = []
+    for path in sorted(EXAMPLES.glob("*/learned.json")):
+        (steps,) = re.findall(r"^  steps: (\d+)", (path.parent / "job.yaml").read_text(), re.MULTILINE)
+        for found in json.loads(path.read_text()).values():
+            shares = np.clip(found["curve"], 0.02, 0.98)
+            at = (np.arange(len(shares)) + 0.5) * int(steps) / len(shares)
+            weights = np.sqrt(shares * (1 - shares))
+            rises.append(np.polyfit(at, [logit(share) for share in shares], 1, w=weights)[0])
+    logs = [math.log(rise) for rise in rises if rise > 0]
+    assert math.exp(statistics.fmean(logs)) == pytest.approx(GROWTH, rel=0.1)
+    assert math.exp(NINE_OF_TEN * statistics.stdev(logs)) == pytest.approx(GROWTH_FACTOR, rel=0.1)
 
 
 @pytest.mark.whole
@@ -172,6 +198,7 @@ def test_a_probe_trains_and_is_thrown_away(folder: Folder) -> None:
     options = ("--model", "tiny", "--judge", "judges.py:tossed", "--episodes", "8", "--probe", "2", "--json")
     shown = folder.ajet("forecast", "job.yaml", *options)
     found = json.loads(shown.out.splitlines()[-1])
+    assert [rate["step"] for rate in found["probe"]["compared"]] == [0, 2]
     assert len(found["probe"]["rates"]) == 2 and found["step_seconds"] == found["probe"]["seconds"] > 0
     assert [run.name.rpartition("-")[2] for run in (folder.path / "runs").iterdir()] == ["forecast"]
     refused = folder.ajet("forecast", "job.yaml", "--answers", "answers.yaml", "--probe", "2")
@@ -235,7 +262,7 @@ def test_a_learning_rate_that_ruins_is_named(folder: Folder, rate: float, ruined
         progress=Silent(),
         targets=[SimpleNamespace(trained=True, lora=None)],
     )
-    found = _learning_rate(job, Probe([0.1] * 8, 4, 1.0, ruined))  # type: ignore[arg-type]
+    found = _learning_rate(job, Probe([0.1] * 8, 4, (), 1.0, ruined))  # type: ignore[arg-type]
     assert bool(found) == named and (not found or (ruined in found[0] and f"{rate:g}" in found[0]))
 
 

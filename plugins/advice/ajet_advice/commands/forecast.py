@@ -32,8 +32,8 @@ def forecast(
         int | None,
         typer.Option(
             metavar="STEPS",
-            help="Also train so many steps, which are thrown away: a much closer estimate of the steps to the target. A fifth of "
-            "a run is enough.",
+            help="Also train so many steps, which are thrown away, and try the same tasks before and after: a much closer estimate of "
+            "the steps to the target.",
             min=2,
         ),
     ] = None,

@@ -126,7 +126,8 @@ def _steps(forecast: ForecastFigures) -> Interval | None:
         return None
     if not 0 <= start[0] < forecast.target or not 0 <= start[1] <= start[2] <= 1:
         return None
-    return steps_to(forecast.target, [*_rates(start[0], forecast)])
+    compared = forecast.probe.compared if forecast.probe else ()
+    return steps_to(forecast.target, [*_rates(start[0], forecast)], compared)
 
 
 def _rates(start: float, forecast: ForecastFigures) -> Iterator[Rate]:
