@@ -120,6 +120,7 @@ class RecordedRun:
             raise _foreign(f"{self.dir / JOURNAL}: {entry.id}", error) from None
 
 
+_KIND = re.compile(r"-(check|forecast|eval|debug)(?:-\d+)?$")
 _FOREIGN = (AttributeError, LookupError, TypeError, ValueError)
 """What reading a line raises that this version has not written."""
 
@@ -146,7 +147,7 @@ def episode_of(line: Mapping[str, Any]) -> Episode:
 
 
 def find_run(path: Path) -> Path:
-    """A run folder, or the newest one in a folder of runs. Raises ConfigError if there is none."""
+    """A run folder, or the newest one in a folder of runs; one that trained, if any did. Raises ConfigError if there is none."""
     if (path / JOURNAL).is_file():
         return path
     if not path.is_dir():
@@ -158,7 +159,13 @@ def find_run(path: Path) -> Path:
         raise ConfigError(
             f"{path}: not a run folder or a folder of runs: neither it nor a folder in it has an {JOURNAL}."
         )
-    return max(runs, key=_started)
+    return max(runs, key=lambda run: (not untrained_kind(run.name), *_started(run)))
+
+
+def untrained_kind(name: str) -> str:
+    """What a run did in place of training, which ends its folder's name: check, forecast, eval or debug; empty if it trained."""
+    match = _KIND.search(name)
+    return match[1] if match else ""
 
 
 def read_run(run_dir: Path) -> RecordedRun:

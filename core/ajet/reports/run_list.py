@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ajet.reports.folder import read_job
+from ajet.reports.folder import read_job, untrained_kind
 from ajet.reports.labels import number
 from ajet.reports.run_summary import run_head, step_rows
 from ajet.rollout.recorder import METRICS, live_lines
 from ajet.types import AjetError, ConfigError
 from ajet.utils.terminal import table
-
-_KIND = re.compile(r"-(check|forecast|eval|debug)(?:-\d+)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +46,8 @@ class RunLine:
 
     @property
     def kind(self) -> str:
-        """What it did in place of training, which ends its folder's name: check, forecast, eval or debug; empty if it trained."""
-        if self.trains:
-            return ""
-        match = _KIND.search(self.run)
-        return match[1] if match else self.backbone
+        """What it did in place of training: check, forecast, eval or debug; empty if it trained."""
+        return "" if self.trains else untrained_kind(self.run) or self.backbone
 
 
 def list_runs(
