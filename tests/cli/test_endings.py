@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from ajet.cli.summary import _faults
-from ajet.reports.folder import RecordedRun
+from ajet.cli.summary import describe_result
+from ajet.interfaces.backbone import RunResult
+from ajet.rollout.recorder import JOURNAL
 from tests.patience import PATIENCE
+from tests.reports.conftest import Folder, blank
 from tests.tiers import fast
 
 from .conftest import AGENT, JOB, TASKS
@@ -168,10 +170,16 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert done.stdout == "-15\n" and done.stderr == ""
 
 
-def test_what_went_wrong_in_answers_is_counted_after_a_run() -> None:
-    entries: list[Any] = [
-        SimpleNamespace(counters={"cut_calls": 2, "malformed_tool_calls": 1}, calls=3),
-        SimpleNamespace(counters={"cut_calls": 1, "retries": 9}, calls=2),
+def test_what_went_wrong_in_answers_is_counted_after_a_run(tmp_path: Path) -> None:
+    faults: list[Counter[str]] = [
+        Counter(cut_calls=2, malformed_tool_calls=1),
+        Counter(cut_calls=1, retries=9),
+        Counter(),
     ]
-    assert _faults(RecordedRun(Path(), {}, entries, [])) == "1 malformed tool calls, 3 cut calls, in 5 calls"
-    assert _faults(RecordedRun(Path(), {}, [], [])) == ""
+    run = Folder(tmp_path).write([blank(f"1.0/a/{n}", counters=counts) for n, counts in enumerate(faults)])
+    said = describe_result(RunResult(run_dir=run.dir, steps=1))
+    assert re.search(r"^answers +1 malformed tool calls, 3 cut calls, in 0 calls$", said, re.MULTILINE)
+    (tmp_path / JOURNAL).unlink()
+    assert "answers" not in describe_result(
+        RunResult(run_dir=Folder(tmp_path).write([blank("1.0/a/0")]).dir, steps=1)
+    )

@@ -107,6 +107,8 @@ def page(estimate: JobPlan) -> Iterator[str]:
         yield table([(name, f"{gibibytes(size):>6} GiB") for name, size in phase.parts.items()], indent="  ")
     yield ""
     yield f"{USABLE:.0%} of a GPU's memory is for the job; the rest is for CUDA and what its allocator cannot use."
+    if any(0.99 * phase.limit < phase.total <= phase.limit for phase in layout.phases):
+        yield "The plan is full because the engine's cache takes what the other parts leave."
     yield ""
     each = "" if layout.engines == 1 else f" of each of {layout.engines} engines"
     yield f"episodes at once: {layout.running}; the cache{each} has room for {estimate.cache_tokens:,} tokens"
