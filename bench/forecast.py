@@ -201,7 +201,7 @@ class Known:
         from ajet_advice.forecast.forecast import forecast as make_forecast
         from ajet_advice.forecast.steps import probe
 
-        probed = probe(job, probe_steps) if probe_steps else None
+        probed = probe(job, probe_steps, EPISODES) if probe_steps else None
         trainer = trainer_of(job)
         asked = ForecastRequest(episodes=max(episodes, first * 8), target=TARGET, attack=attacks)
         return make_forecast(job, trainer.engine, asked, trainer=trainer, probe=probed)
