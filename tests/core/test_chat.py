@@ -880,3 +880,12 @@ def test_a_variable_that_the_template_does_not_read_is_an_error(name: str) -> No
         AjetError, match=r"^rollout\.chat_template: the model's tokenizer has no chat template"
     ):
         Chat(without, "qwen3", {name: True})
+
+
+def test_a_text_above_the_models_length_says_nothing_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = copy.deepcopy(tokenizers.qwen3())
+    tokenizer.model_max_length = 8
+    asked: Any = {"role": "user", "content": "How much is this? " * 40}
+    with caplog.at_level(0):
+        assert len(Chat(tokenizer, "qwen3").render([asked], ())) > 100
+    assert not caplog.records and tokenizer.model_max_length == 8

@@ -7,8 +7,9 @@ real chat contains (Unicode noncharacters) replace them.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,16 @@ _ANCHORS = ("\n", "a", ".")
 
 def plain_copy(tokenizer: Any) -> Any:
     """A copy of a tokenizer to which special tokens are plain text."""
-    copy = deepcopy(tokenizer)
-    copy.split_special_tokens = True
-    return copy
+    plain = deepcopy(tokenizer)
+    plain.split_special_tokens = True
+    return unlimited(plain)
+
+
+def unlimited(tokenizer: Any) -> Any:
+    """A tokenizer that encodes the same without transformers' warning about long texts: an episode that is too long says so itself."""
+    same = copy(tokenizer)
+    same.model_max_length = sys.maxsize
+    return same
 
 
 def any_of(texts: Iterable[str]) -> re.Pattern[str]:
@@ -54,7 +62,7 @@ class Encoder:
         around: Sequence[str] = (),
         vision: Vision | None = None,
     ) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer = unlimited(tokenizer)
         self._vision = vision
         self.ids: dict[str, int] = {t: tokenizer.convert_tokens_to_ids(t) for t in control}
         self.control = any_of(control)
