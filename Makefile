@@ -243,10 +243,10 @@ bench-gpu: $(INSTALLED) ## the local backbone on a CUDA device: tokens per secon
 
 HAS_GPU := $(wildcard /dev/nvidia0)
 VERL_PYTHON = $(if $(HAS_GPU),$(wildcard .venv-gpu-verl/bin/python),$(<D)/bin/python)
-prove-gpu: $(if $(HAS_GPU),.venv-gpu/.installed,.venv-verl/.installed) ## does AgentJet keep its promises on this GPU? At most 27 minutes; with verl after `make .venv-gpu-verl/.installed`
-	$(if $(HAS_GPU),,$(ON_CPU)) $(<D)/bin/python bench/prove_h100.py --call 1 $(if $(HAS_GPU),,--reduced)
-	$(if $(HAS_GPU),,$(ON_CPU)) $(<D)/bin/python bench/prove_h100.py --call 2 $(if $(HAS_GPU),,--reduced)
-	$(if $(VERL_PYTHON),$(if $(HAS_GPU),,$(ON_CPU)) $(VERL_PYTHON) bench/prove_h100.py --call 3 $(if $(HAS_GPU),,--reduced),@echo "verl is not installed for GPUs: call 3 is left out. make .venv-gpu-verl/.installed installs it.")
+CALLS ?= 1 2 3
+prove-gpu: $(if $(HAS_GPU),.venv-gpu/.installed,.venv-verl/.installed) ## does AgentJet keep its promises on this GPU? At most 27 minutes; with verl after `make .venv-gpu-verl/.installed` (CALLS=1)
+	for call in $(filter 1 2,$(CALLS)); do $(if $(HAS_GPU),,$(ON_CPU)) $(<D)/bin/python bench/prove_h100.py --call $$call $(if $(HAS_GPU),,--reduced); done
+	$(if $(filter 3,$(CALLS)),$(if $(VERL_PYTHON),$(if $(HAS_GPU),,$(ON_CPU)) $(VERL_PYTHON) bench/prove_h100.py --call 3 $(if $(HAS_GPU),,--reduced),@echo "verl is not installed for GPUs: call 3 is left out. make .venv-gpu-verl/.installed installs it."))
 
 # TRL pins its own versions of what we use, so it gets an environment of its own.
 .venv-trl/.installed: bench/peers/requirements.txt
