@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import random
 import string
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,11 @@ class Work:
     """The type of computations; weights are float32."""
     rows: int = 64
     """Rows of one forward pass of TRL."""
+    calls: int = 1
+    """Calls of an episode, with the text ``between`` before each further one."""
+    between: str = ""
+    vllm: Mapping[str, Any] = field(default_factory=dict)
+    """``utilization`` of the card's memory and ``context``, if vLLM samples for TRL."""
 
     def write(self, model: Any, tokenizer: Any, tasks: list[dict[str, Any]]) -> None:
         """Fill the folder."""

@@ -2,9 +2,9 @@
 
     python trl_grpo.py FOLDER SEED
 
-Runs in an environment with TRL; `bench/local.py` starts it. After each step it writes a line of JSON: CPU ``seconds``
-of all threads, the mean ``reward``, the number of sampled ``tokens``, and the seconds of ``generation``. It exits when
-its input ends.
+Runs in an environment with TRL; `bench/local.py` and `bench/beside_trl.py` start it. After each step it writes a line of JSON: CPU
+``seconds`` of all threads and ``wall`` seconds, the mean ``reward``, the number of sampled ``tokens``, and the CPU seconds of
+``generation`` and its wall seconds, ``sampling``. It exits when its input ends.
 """
 
 from __future__ import annotations
@@ -39,10 +39,14 @@ def train(folder: Path, seed: int, out: Any) -> None:
     prompts = [[*task.get("shown", ()), {"role": "user", "content": task["query"]}] for task in tasks]
     rows = {"prompt": prompts, "answer": [task["answer"] for task in tasks]}
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     steps = StepByStep(out)
+    calls = work.get("calls", 1)
+    between = prompt_of(tokenizer, [{"role": "user", "content": work["between"]}]) if calls > 1 else []
+    given = len(between) * (calls - 1)
 
     def reward(completions: list[Any], answer: list[str], completion_ids: list[Any], **_: Any) -> list[float]:
-        steps.tokens = sum(map(len, completion_ids))
+        steps.tokens = sum(map(len, completion_ids)) - len(completion_ids) * given
         texts = [completion[0]["content"] for completion in completions]
         rewards = [reward_of(a, text) for a, text in zip(answer, texts, strict=True)]
         steps.reward = sum(rewards) / len(rewards)
@@ -53,20 +57,66 @@ def train(folder: Path, seed: int, out: Any) -> None:
         reward_funcs=reward,
         args=config(work, seed, folder),
         train_dataset=Dataset.from_dict(rows),
-        processing_class=AutoTokenizer.from_pretrained(folder / "model"),
+        processing_class=tokenizer,
         callbacks=[steps],
+        rollout_func=agents(calls, between, tokenizer) if calls > 1 else None,
     )
-    generate = model.generate
+    sampler = trainer.vllm_generation if trainer.use_vllm else model
+    generate = sampler.generate
 
     def timed(*args: Any, **kwargs: Any) -> Any:
-        started = time.process_time()
+        started, began = time.process_time(), time.perf_counter()
         try:
             return generate(*args, **kwargs)
         finally:
             steps.generation += time.process_time() - started
+            steps.sampling += time.perf_counter() - began
 
-    model.generate = timed
+    sampler.generate = timed
     trainer.train()
+
+
+def agents(calls: int, between: list[int], tokenizer: Any) -> Any:
+    """Episodes of several calls, each with a longer context: what TRL calls a rollout function. An episode is one row, in which what
+    came between the answers is not trained."""
+
+    def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        begun = [prompt_of(tokenizer, messages) for messages in prompts]
+        rows: list[list[int]] = [[] for _ in begun]
+        logprobs: list[list[float]] = [[] for _ in begun]
+        masks: list[list[int]] = [[] for _ in begun]
+        for call in range(calls):
+            given = between if call else []
+            contexts = [[*prompt, *row, *given] for prompt, row in zip(begun, rows, strict=True)]
+            for i, (answer, known) in enumerate(sampled(trainer, contexts, tokenizer.pad_token_id)):
+                rows[i] += [*given, *answer]
+                logprobs[i] += [*[0.0] * len(given), *known]
+                masks[i] += [*[0] * len(given), *[1] * len(answer)]
+        known_all = logprobs if trainer.use_vllm else None
+        return {"prompt_ids": begun, "completion_ids": rows, "logprobs": known_all, "env_mask": masks}
+
+    return rollout
+
+
+def prompt_of(tokenizer: Any, messages: list[Any]) -> list[int]:
+    """The ids of a chat that the model continues."""
+    ids: list[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    return ids
+
+
+def sampled(trainer: Any, contexts: list[list[int]], padding: int) -> list[tuple[list[int], list[float]]]:
+    """An answer to each context, and its logprobs, which only vLLM gives."""
+    if trainer.use_vllm:
+        _, ids, logprobs, _ = trainer.vllm_generation.generate(contexts, None, num_generations=1)
+        return [(row, [token[0] for token in known]) for row, known in zip(ids, logprobs, strict=True)]
+    length = max(map(len, contexts))
+    inputs = torch.tensor([[*[padding] * (length - len(c)), *c] for c in contexts])
+    real = torch.tensor([[*[0] * (length - len(c)), *[1] * len(c)] for c in contexts])
+    with torch.no_grad():
+        found = trainer.model.generate(
+            inputs, attention_mask=real, generation_config=trainer.generation_config
+        )
+    return [(row, [0.0] * len(row)) for row in found[:, length:].tolist()]
 
 
 def config(work: dict[str, Any], seed: int, folder: Path) -> GRPOConfig:
@@ -74,7 +124,7 @@ def config(work: dict[str, Any], seed: int, folder: Path) -> GRPOConfig:
     return GRPOConfig(
         output_dir=str(folder / "trl"),
         seed=seed,
-        use_cpu=True,
+        use_cpu=not work.get("vllm"),
         bf16=work["dtype"] == "bfloat16",
         gradient_checkpointing=False,
         max_steps=FOREVER,
@@ -97,7 +147,22 @@ def config(work: dict[str, Any], seed: int, folder: Path) -> GRPOConfig:
         report_to="none",
         disable_tqdm=True,
         dataloader_pin_memory=False,
+        **beside_vllm(work["vllm"] if work.get("vllm") else {}),
     )
+
+
+def beside_vllm(memory: dict[str, Any]) -> dict[str, Any]:
+    """The settings with which vLLM samples in the trainer's process, and sleeps while it trains."""
+    if not memory:
+        return {}
+    return {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_enable_sleep_mode": True,
+        "vllm_gpu_memory_utilization": memory["utilization"],
+        "vllm_max_model_length": memory["context"],
+        "vllm_importance_sampling_correction": False,
+    }
 
 
 def reward_of(answer: str, text: str) -> float:
@@ -112,19 +177,20 @@ class StepByStep(TrainerCallback):  # type: ignore[misc]
         self.out = out
         self.reward = 0.0
         self.tokens = 0
-        self.generation = 0.0
-        self._started = 0.0
+        self.generation = self.sampling = 0.0
+        self._started = self._began = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         return self._wait(control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        seconds = time.process_time() - self._started
         line = {
-            "seconds": seconds,
+            "seconds": time.process_time() - self._started,
+            "wall": time.perf_counter() - self._began,
             "reward": self.reward,
             "tokens": self.tokens,
             "generation": self.generation,
+            "sampling": self.sampling,
         }
         print(json.dumps(line), file=self.out, flush=True)
         return self._wait(control)
@@ -132,8 +198,8 @@ class StepByStep(TrainerCallback):  # type: ignore[misc]
     def _wait(self, control: Any) -> Any:
         if not sys.stdin.readline():
             control.should_training_stop = True
-        self.generation = 0.0
-        self._started = time.process_time()
+        self.generation = self.sampling = 0.0
+        self._started, self._began = time.process_time(), time.perf_counter()
         return control
 
 
