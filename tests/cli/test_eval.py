@@ -36,6 +36,15 @@ def test_greedy_reaches_the_endpoint_and_episodes_limits_the_tasks(
     assert [request.get_json()["temperature"] for request, _ in httpserver.log] == [0]
 
 
+def test_greedily_each_task_is_tried_once_as_it_would_say_the_same_again(
+    folder: Folder, url: str, httpserver: HTTPServer
+) -> None:
+    options = ["--endpoint", url, "--endpoint-model", "four", "--repeats", "3", "--set", "eval.greedy=true"]
+    figures = json.loads(folder.ajet("eval", "job.yaml", "--json", *options).out.splitlines()[-1])
+    assert (figures["episodes"], figures["greedy_episodes"]) == (6, 2)
+    assert sorted(request.get_json()["temperature"] for request, _ in httpserver.log) == [0] * 2 + [1] * 6
+
+
 def test_tasks_take_the_place_of_the_jobs_validation_tasks(folder: Folder, url: str) -> None:
     folder.write("one.jsonl", '{"query": "4?", "answer": "4"}\n')
     options = ["--endpoint", url, "--endpoint-model", "four", "--json", "--tasks", "one.jsonl"]

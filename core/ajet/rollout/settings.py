@@ -291,7 +291,7 @@ class EvalSettings(Settings):
     )
     episodes: int = Field(128, ge=1, description="Maximum number of validation tasks.")
     repeats: int = Field(1, ge=1, description="Episodes of each validation task.")
-    greedy: bool = Field(False, description="Validate a second time at temperature 0.")
+    greedy: bool = Field(False, description="Validate a second time at temperature 0, each task once.")
     engine: EngineSpec = Field(
         {"type": "auto"},
         description="The engine of `ajet eval`, `ajet check` and the backbone debug, or {type: NAME, …}: auto chooses vllm if it "

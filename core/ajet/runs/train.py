@@ -172,7 +172,7 @@ async def validation(
             step,
             kind=kind,
             limit=settings.episodes,
-            repeats=settings.repeats,
+            repeats=1 if kind == "greedy" else settings.repeats,
             seed=job.config.run.seed,
             record=record,
         )

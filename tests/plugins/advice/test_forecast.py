@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import statistics
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,17 @@ import pytest
 from ajet.interfaces.progress import Silent
 from ajet_advice.forecast.causes import _learning_rate, learning_rates
 from ajet_advice.forecast.noise import noise_of
-from ajet_advice.forecast.steps import GROWTH, GROWTH_FACTOR, NINE_OF_TEN, Probe, Rate, logit, steps_to
+from ajet_advice.forecast.steps import (
+    GROWTH,
+    GROWTH_FACTOR,
+    LATER,
+    LATER_FACTOR,
+    NINE_OF_TEN,
+    Probe,
+    Rate,
+    logit,
+    steps_to,
+)
 from tests.cli.conftest import Folder
 from tests.tiny import save_tiny_model
 from tests.tokenizers import thinker
@@ -178,18 +187,24 @@ def test_the_same_tasks_before_and_after_outweigh_batches_that_differ() -> None:
     assert steps_to(0.8, batches, [before, after])[0] < alone / 2
 
 
-def test_the_growth_is_that_of_the_recorded_runs() -> None:
-    rises = []
+def test_how_fast_models_learn_at_first_and_later_is_that_of_the_recorded_runs() -> None:
+    rises, later = [], []
     for path in sorted(EXAMPLES.glob("*/learned.json")):
         (steps,) = re.findall(r"^  steps: (\d+)", (path.parent / "job.yaml").read_text(), re.MULTILINE)
         for found in json.loads(path.read_text()).values():
             shares = np.clip(found["curve"], 0.02, 0.98)
             at = (np.arange(len(shares)) + 0.5) * int(steps) / len(shares)
-            weights = np.sqrt(shares * (1 - shares))
-            rises.append(np.polyfit(at, [logit(share) for share in shares], 1, w=weights)[0])
-    logs = [math.log(rise) for rise in rises if rise > 0]
-    assert math.exp(statistics.fmean(logs)) == pytest.approx(GROWTH, rel=0.1)
-    assert math.exp(NINE_OF_TEN * statistics.stdev(logs)) == pytest.approx(GROWTH_FACTOR, rel=0.1)
+            odds, weights = np.array([logit(share) for share in shares]), np.sqrt(shares * (1 - shares))
+            lines = [np.polyfit(at[:count], odds[:count], 1, w=weights[:count]) for count in (6, len(shares))]
+            if lines[1][0] <= 0:
+                continue  # it did not learn
+            rises.append(lines[1][0])
+            first, taken = ((logit(shares[-3:].mean()) - line[1]) / line[0] for line in lines)
+            later.append(taken / first)
+    for found, mean, factor in ((rises, GROWTH, GROWTH_FACTOR), (later, LATER, LATER_FACTOR)):
+        logs = np.log(found)
+        assert math.exp(logs.mean()) == pytest.approx(mean, rel=0.1)
+        assert math.exp(NINE_OF_TEN * logs.std(ddof=1)) == pytest.approx(factor, rel=0.1)
 
 
 @pytest.mark.whole
