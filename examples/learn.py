@@ -2,9 +2,9 @@
 
     python examples/learn.py --seed 0 [--record] [NAME ...]
 
-Runs the installed `ajet` program as a user would. The last line is one JSON object; the exit code is 1 if an example's
-gain is less than `GAIN` (`GAINS`), or less than `ERRORS` standard errors of the mean change of a task, or if `ajet audit` finds a token that is
-not explained.
+Runs the installed `ajet` program as a user would. The last line is one JSON object; the exit code is 1 if an example's gain is
+less than `GAIN` (`GAINS`), or less than `ERRORS` standard errors of the mean change of a task, or if `ajet audit` finds a token
+that is not explained.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ def test_a_run_folder_is_itself_and_a_folder_of_runs_gives_its_newest(four: Fold
     (tmp_path / "runs" / "notes").mkdir()
     check = tmp_path / "runs" / "20991231-235959-check"
     RunRecorder(check).close()
-    assert find_run(tmp_path / "runs") == four.dir, "of those that trained what was started last, not what sorts last"
+    assert find_run(tmp_path / "runs") == four.dir, (
+        "of those that trained what was started last, not what sorts last"
+    )
 
 
 @pytest.mark.parametrize(
