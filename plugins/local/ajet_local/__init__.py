@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ajet import Finding, Plugin, hookimpl
 from ajet_local.backbone import Local, LocalEnginePlugin
-from ajet_local.cpu import crowded, native_bfloat16, sleep_while_waiting
+from ajet_local.cpu import crowded, keep_few_kernels, native_bfloat16, sleep_while_waiting
 from ajet_local.gguf import Gguf
 from ajet_local.smollm2.recipe import SmolLM2
 from ajet_local.smollm2.tools import SmolLM2Tools
@@ -23,6 +23,7 @@ from ajet_local.starter.vision import StarterVision
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 # Before any module imports torch.
 sleep_while_waiting()
+keep_few_kernels()
 
 
 @hookimpl

@@ -1,6 +1,6 @@
 """What the cores of a CPU do well: which type they multiply fastest, and how threads wait for each other.
 
-Importing this module imports no torch: how its threads wait is decided before.
+Importing this module imports no torch: how its threads wait and what it keeps are decided before.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ ROWS, WIDEST, SECONDS = 64, 1024, 0.1
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """Variables with which a user says how threads of OpenMP wait."""
 
+KERNELS, MOST_KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"), 256
+"""Variables with which a user says how many kernels oneDNN keeps, and PyTorch's layer over it; and how many both keep here."""
+
 
 def sleep_while_waiting() -> None:
     """Let OpenMP's threads sleep while they wait, here and in processes that are started from now on; not if the user has said how they
@@ -31,6 +34,15 @@ def sleep_while_waiting() -> None:
     """
     if not os.environ.keys() & set(WAITING):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
+
+def keep_few_kernels() -> None:
+    """Let oneDNN keep fewer kernels, here and in processes that are started from now on; not if the user has said how many.
+
+    It computes in bfloat16, makes a kernel for each shape, and keeps 1,024 twice. Episodes have ever new lengths, so these were 600 MB.
+    """
+    for variable in KERNELS:
+        os.environ.setdefault(variable, str(MOST_KERNELS))
 
 
 def crowded() -> str:

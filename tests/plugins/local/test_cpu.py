@@ -196,6 +196,32 @@ def test_a_user_may_say_how_threads_wait_in_any_of_three_ways(monkeypatch, name)
     assert [each for each in cpu.WAITING if each in os.environ] == [name]
 
 
+def test_shapes_that_are_ever_new_do_not_fill_the_memory():
+    """In bfloat16, oneDNN keeps a kernel for each shape; the user may say how many."""
+    code = """
+import os
+import ajet_local
+from ajet_local import memory
+import torch
+
+def resident_after(lengths):
+    for length in lengths:
+        torch.nn.functional.linear(torch.ones(length, 576, dtype=torch.bfloat16), weight)
+    return memory.resident()
+
+torch.set_num_threads(1)
+weight = torch.ones(576, 576, dtype=torch.bfloat16)
+first = resident_after(range(1, 300))
+print(os.environ["LRU_CACHE_CAPACITY"], resident_after(range(300, 900)) - first < 150 << 20)
+"""
+    kept = {name: value for name, value in os.environ.items() if name not in cpu.KERNELS}
+    for given, said in (({}, "256 True"), ({"LRU_CACHE_CAPACITY": "7"}, "7 True")):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=kept | given, capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert done.stdout.strip() == said, done.stderr
+
+
 @pytest.mark.parametrize(("load", "line"), [(15.2, "15 on 2 cores"), (2.4, ""), (0.1, "")])
 def test_a_load_above_the_cores_is_told(monkeypatch, load, line, model, tokenizer, tmp_path):
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
