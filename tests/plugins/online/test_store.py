@@ -274,7 +274,7 @@ def test_processes_may_open_a_new_store_at_the_same_time(
         url = request.getfixturevalue("cluster").database()
     command = [sys.executable, "-c", OPEN_AT_ONCE, url, "6"]
     done = subprocess.run(command, timeout=PATIENCE, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("opened\n" * 6, "")
+    assert (done.stdout.count("opened"), done.stderr) == (6, "")  # two may print at once
 
 
 @pytest.mark.parametrize("where", ["new/folder/traces.db", "sqlite:///new/folder/traces.db"])
