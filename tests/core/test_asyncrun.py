@@ -93,7 +93,7 @@ def test_a_thread_that_hangs_in_to_thread_is_left_behind() -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time enough for the interruption on a busy machine: after it, the process that runs the tests would be ended."""
-    monkeypatch.setattr(asyncrun, "GRACE", 2.0)
+    monkeypatch.setattr(asyncrun, "BLOCKED", 4.0)
 
 
 def blocked(wait: Callable[[Coroutine[Any, Any, None]], Awaitable[object]]) -> Coroutine[Any, Any, None]:
@@ -188,7 +188,7 @@ def test_tasks_whose_cleanup_blocks_do_not_keep_a_run_from_ending(patient: None)
 NATIVE = """
 import asyncio, ctypes
 from ajet.utils import asyncrun
-asyncrun.GRACE = 0.2
+asyncrun.BLOCKED = 0.4
 
 async def cleans_up():
     try:

@@ -289,7 +289,7 @@ def test_a_blocking_client_that_is_answered_gets_on(bench, engine) -> None:
 def test_a_workflow_that_swallows_its_cancellation_is_named_and_no_traceback_follows(
     bench, engine, capfd, monkeypatch
 ) -> None:
-    monkeypatch.setattr(asyncrun, "GRACE", 1.0)  # a busy machine does not end within twice a tenth of that
+    monkeypatch.setattr(asyncrun, "GRACE", 0.1)
     monkeypatch.setattr(asyncrun, "_left_behind", [])
 
     async def stubborn(task: Any) -> None:

@@ -28,6 +28,8 @@ from ajet.utils.user_code import is_users
 T = TypeVar("T")
 GRACE = 3.0
 """Seconds that cancelled tasks and threads have to end."""
+BLOCKED = 6.0
+"""Seconds after which the end of a loop is interrupted: more than `GRACE`, on a busy machine too."""
 _running: dict[asyncio.AbstractEventLoop, _Run] = {}
 _cancellables: dict[threading.Thread, tuple[asyncio.Task[Any], asyncio.AbstractEventLoop]] = {}
 """The `run` of each thread but the main one."""
@@ -73,7 +75,7 @@ def end_run(loop: asyncio.AbstractEventLoop, error: AjetError) -> bool:
         return False
     this.error = error
     # The first one cancels the run, the second one interrupts what blocks it; one of them may be lost.
-    _interrupt(this.ended, (1.0, 1.0, 4 * GRACE), str(error))
+    _interrupt(this.ended, (1.0, 1.0, 2 * BLOCKED), str(error))
     return True
 
 
@@ -123,7 +125,7 @@ def _end(runner: asyncio.Runner, executor: ThreadPoolExecutor, say: Callable[[st
     loop, deadline = runner.get_loop(), time.monotonic() + GRACE
     loop.set_exception_handler(_tell_all_but_interruptions)
     try:
-        with _limited(loop, 2 * GRACE):
+        with _limited(loop, BLOCKED):
             left = [_describe(task) for task in loop.run_until_complete(_cancel_all(GRACE))]
             executor.shutdown(wait=False, cancel_futures=True)
             while (busy := _threads_of(loop)) and time.monotonic() < deadline:
@@ -193,7 +195,7 @@ def _limited(loop: asyncio.AbstractEventLoop, seconds: float) -> Iterator[None]:
             name = task.get_name() if task else name
             late.set()
             error = f"{name} blocks the event loop and cannot be interrupted. Let it clean up by awaiting."
-            _interrupt(ended, (GRACE / 2, GRACE / 2), error)
+            _interrupt(ended, (BLOCKED / 4, BLOCKED / 4), error)
 
     threading.Thread(target=limit, name="ajet-end", daemon=True).start()
     with _on_ctrl_c(interrupted):
