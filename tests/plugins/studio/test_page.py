@@ -250,17 +250,19 @@ def test_runs_are_sorted_filtered_and_compared(reader: browser.Reader) -> None:
 
 
 @pytest.mark.whole
-def test_checks_and_evaluations_are_found_by_the_filter_alone(watcher: browser.Reader, folder: Path) -> None:
-    for name, backbone in (("20250101-000000-trained", "local"), ("20250102-000000-check", "debug")):
+def test_checks_forecasts_and_evaluations_are_found_by_the_filter_alone(watcher: browser.Reader, folder: Path) -> None:
+    others = ("20250102-000000-check", "20250103-000000-forecast")
+    for name, backbone in (("20250101-000000-trained", "local"), *((name, "debug") for name in others)):
         runs.append(folder / name, runs.line("1.0/t/0"))
         (folder / name / "job.yaml").write_text(json.dumps({"backbone": {"name": backbone}}))
     watcher.open("/")
     names = watcher.page.locator("tbody th a")
-    watcher.sees("1 run, and 1 without training")
+    watcher.sees("1 run, and 2 without training")
     assert names.all_text_contents() == ["20250101-000000-trained"]
-    watcher.page.get_by_label("Filter runs").fill("check")
-    watcher.sees("1 of 2 runs")
-    assert names.all_text_contents() == ["20250102-000000-check"]
+    for name in others:
+        watcher.page.get_by_label("Filter runs").fill(name.rpartition("-")[2])
+        watcher.sees("1 of 3 runs")
+        assert names.all_text_contents() == [name]
 
 
 @pytest.mark.whole
