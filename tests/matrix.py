@@ -133,10 +133,15 @@ ENVIRONMENTS: dict[str, Environment | Library] = {
             "local",
             "loggers",
             "migrate",
+            "online",
             "prompts",
             "readers[huggingface]",
         ),
-        ("tests/plugins/agentscope", "tests/examples/test_agentscope_tuner.py"),
+        (
+            "tests/plugins/agentscope",
+            "tests/plugins/online/test_agentscope_1.py",
+            "tests/examples/test_agentscope_tuner.py",
+        ),
     ),
     "frameworks-openai-3": frameworks(
         (
