@@ -15,10 +15,9 @@ def test_a_key_has_help_type_and_default(folder: Folder) -> None:
 
 
 def test_with_a_job_file_it_has_value_and_source_too(folder: Folder) -> None:
-    lines = [
-        line.split() for line in folder.ajet("config", "explain", "train.steps", "job.yaml").out.splitlines()
-    ]
-    assert ["value", "3"] in lines and ["from", "job.yaml"] in lines
+    for arguments in (("train.steps", "job.yaml"), ("job.yaml", "train.steps")):
+        lines = [line.split() for line in folder.ajet("config", "explain", *arguments).out.splitlines()]
+        assert ["value", "3"] in lines and ["from", "job.yaml"] in lines
     lines = [
         line.split()
         for line in folder.ajet("config", "explain", "train.keep_last", "job.yaml").out.splitlines()

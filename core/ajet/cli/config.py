@@ -44,8 +44,8 @@ def explain(
     from ajet.job.config import explain
     from ajet.job.layers import job_layers
 
-    if key is not None and job_file is None and key.endswith((".yaml", ".yml")):
-        job_file, key = Path(key), None
+    if key is not None and key.endswith((".yaml", ".yml")):  # the two in the other order, or the file alone
+        job_file, key = Path(key), str(job_file) if job_file is not None else None
     layers = job_layers(job_file) if job_file is not None else None
     further = list(plugin_keys(layers))
     every = key is None and layers is None
