@@ -136,7 +136,10 @@ def test_without_a_key_with_a_wrong_one_and_after_the_end_nothing_is_opened(serv
     assert [r.status_code for r in responses] == [401] * 5
     assert all(r.json()["error"]["code"] == "invalid_api_key" for r in responses)
     assert "the request has no key" in responses[0].text and "its episode has ended" in responses[-1].text
-    assert "Send the key that `ajet serve` has printed, or in an episode that of tuner.as_base_url()" in responses[0].text
+    assert (
+        "Send the key that `ajet serve` has printed, or in an episode that of tuner.as_base_url()"
+        in responses[0].text
+    )
     assert responses[0].headers["www-authenticate"] == "Bearer"
     assert not session.record.calls and served.metric('refused_total{code="invalid_api_key"}') == 5
 

@@ -187,6 +187,24 @@ def test_a_planted_fault_raises_its_own_alarm_first_and_once(name: str, seed: in
     assert told[0].line.startswith(f"step {told[0].step}: ") and "\n" not in told[0].line
 
 
+@pytest.mark.parametrize("more", [{"forks": 128.0}, {"steered": 128.0}])
+@pytest.mark.parametrize("name", ["cut_answers", "judges_disagree"])
+def test_forks_and_steered_episodes_neither_hide_an_alarm_nor_raise_one(
+    name: str, more: dict[str, float]
+) -> None:
+    plant, settings = FAULTS[name]
+    told = []
+    for beside in ({}, {"episodes": 64 + 128.0, **more}):
+        lines = healthy()
+        plant(lines)
+        alarms = Alarms(**settings)
+        for line in lines:
+            if line["type"] == "train":
+                alarms.step(line["step"], {**line, **beside})
+        told.append(alarms.found[name].step if name in alarms.found else None)
+    assert told[0] and told[0] == told[1]
+
+
 def test_metrics_say_which_alarms_a_step_has() -> None:
     lines = healthy()
     later(repetition=0.6)(lines)

@@ -26,7 +26,7 @@ from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.journal import episode_from_json
 from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines
 from ajet.testing import ScriptedEngine
-from ajet.types import AjetError, ConfigError, Task
+from ajet.types import AjetError, ConfigError, JudgeOutput, Task
 
 CLIENT: Any = openai.AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0)
 TASKS = [Task(str(i), f"question {i}") for i in range(12)]
@@ -69,7 +69,8 @@ def make(bench: Any, tokenizer: Any, tmp_path: Path) -> Callable[..., RolloutSou
     ) -> RolloutSource:
         engine.version = version
         engine.requests.clear()
-        whole = running.rollout(workflow, judge, group_size=2, deterministic=deterministic, **(rollout or {}))
+        keys = {"group_size": 2, **(rollout or {})}
+        whole = running.rollout(workflow, judge, deterministic=deterministic, **keys)
         train = TrainSettings(**{"batch_size": 3, **settings})
         recorder = RunRecorder(tmp_path / folder)
         return RolloutSource(
@@ -210,6 +211,46 @@ def test_over_sampling_takes_the_groups_that_are_complete_first(make: Any) -> No
     assert live(source) == set(trained(batch))
     assert batch.metrics["groups_started"] == 5 and batch.metrics["groups_unused"] == 2
     assert 2 <= batch.metrics["episodes_cancelled"] <= 4
+
+
+def test_cancelled_episodes_are_those_that_had_not_ended_forks_or_not(make: Any) -> None:
+    slow = first_tasks(4)[1]
+
+    async def dawdling(task: Task) -> str:
+        for _ in range(3):
+            text = await agent(task)
+        await asyncio.sleep(120 if task.id == slow else 0)
+        return text
+
+    batch = run(make(Judge(), workflow=dawdling, rollout={"oversample": 1.3, "fork": {}, "group_size": 4}))
+    assert batch.metrics["forks"] > 0 and batch.metrics["groups_started"] == 4
+    assert batch.metrics["episodes_cancelled"] == 2, "the independent ones of the slow group"
+
+
+def by_agent(task: Task, output: Any, episode: Any) -> JudgeOutput:
+    """Rewards of the team differ, those of its only agent do not."""
+    return JudgeOutput(reward=float(episode.id.rpartition("/")[2]), rewards={"agent": 1.0})
+
+
+def test_a_group_teaches_nothing_if_what_it_trains_has_equal_rewards_whatever_others_get(make: Any) -> None:
+    batch = run(make(by_agent, dynamic_sampling=2))
+    assert not any(sample.advantages.any() for sample in batch.batch.samples)
+    assert batch.metrics["groups_zero_advantage"] == batch.metrics["episodes_zero_advantage"] == 1
+    assert batch.metrics["groups_started"] == batch.metrics["groups_skipped"] == 6
+
+
+def test_with_a_discount_equal_rewards_after_more_calls_are_worth_less(make: Any) -> None:
+    tries: Counter[str] = Counter()
+
+    async def dawdling(task: Task) -> str:
+        tries[task.id] += 1
+        for _ in range(tries[task.id]):
+            text = await agent(task)
+        return text
+
+    everything = [task.id for task in TASKS]
+    batch = run(make(Judge(everything), workflow=dawdling, dynamic_sampling=2, call_discount=0.5))
+    assert batch.metrics["groups_skipped"] == 0 and batch.metrics["groups_zero_advantage"] == 0
 
 
 def test_over_sampling_looks_at_no_reward(make: Any) -> None:

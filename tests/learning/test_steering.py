@@ -249,7 +249,7 @@ def make(bench: Any, tokenizer: Any, tmp_path: Path) -> Callable[..., RolloutSou
     ) -> RolloutSource:
         told.append(answers)
         keys = {"group_size": 4, "steer": {"whole": 0.34, "band": [0.3, 0.7]}, **(rollout or {})}
-        whole = running.rollout(workflow, judge, deterministic=True, **keys)
+        whole = running.rollout(workflow, judge, deterministic="oversample" not in keys, **keys)
         settings, recorder = TrainSettings(batch_size=3, **train), RunRecorder(tmp_path / folder)
         steering = None
         if whole.settings.steer:
@@ -348,6 +348,14 @@ def test_a_resumed_run_plans_the_same_starts_from_the_journal_alone(
     again = run(resumed, range(4, 7))
     assert any(batch.metrics.get("steered") for batch in again)
     assert all(same(one, other) for one, other in zip(again, expected[3:], strict=True))
+
+
+def test_a_group_that_ended_whole_but_too_late_is_known_as_well_as_from_the_journal(make: Any) -> None:
+    source = make(rollout={"oversample": 2.0})
+    batches = run(source, range(1, 3))
+    assert all(batch.metrics["groups_unused"] == 3 for batch in batches)
+    assert sum(len(batch.account.episodes["oversampled"]) for batch in batches) >= 4
+    assert make(rollout={"oversample": 2.0}, done=2).steering._tasks == source.steering._tasks
 
 
 @pytest.mark.whole

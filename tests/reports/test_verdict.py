@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -32,6 +32,14 @@ def run(
     return RecordedRun(Path(), {}, entries, lines)
 
 
+def graded(tasks: int) -> RecordedRun:
+    """All tasks get better, by success and by rewards that say more."""
+    made = run([False] * tasks, [True] * tasks)
+    for entry in made.entries:
+        cast("_Entry", entry).reward *= 0.9
+    return made
+
+
 class _Entry:
     def __init__(self, task: str, step: int, success: bool | None) -> None:
         self.phase, self.task, self.step = "validation", task, step
@@ -45,7 +53,7 @@ def test_a_gain_on_the_same_tasks_beyond_chance_is_learned() -> None:
     assert (found.change.before, found.change.after, found.change.gain) == (0.0, 0.8, 0.8)
     # By hand: 8 differences of one sign; 2 of 2^8 combinations of signs are as far from 0.
     assert found.change.p == 2 / 256 and (found.change.solved, found.change.lost) == (8, 0)
-    low, high = found.change.interval
+    low, high = found.change.interval or (0, 0)
     assert 0 < low < 0.8 < high
     assert found.lines[0].startswith(
         "learned: accuracy on 10 validation tasks 0.000 → 0.800, a change of +0.800"
@@ -97,7 +105,15 @@ def test_alarms_are_in_the_verdict_with_the_remedy_of_the_first() -> None:
     [
         (run([False] * 5, [True] * 5), "it takes 6 validation tasks to show any change"),
         (run(rewards=[0, 0, 0, 1, 1, 1]), "it takes 7 steps to show any change"),
-        (run(rewards=[0.5, 0.5, 0.5, 0.9, 0.6, 0.6, 0.6]), "only a change of about 0.00 would have shown"),
+        (
+            run(rewards=[0.5, 0.5, 0.5, 0.9, 0.6, 0.6, 0.6]),
+            "+0.100, p = 0.7. That is within chance: these rewards do not vary",
+        ),
+        (
+            run([False] * 8, [False] * 8),
+            "+0.000, p = 1. That is within chance: no task has changed; 6 that all get better",
+        ),
+        (graded(6), "it takes 7 validation tasks to show any change"),
     ],
 )
 def test_too_little_to_show_a_change_shows_none_and_says_so(made: RecordedRun, told: str) -> None:
@@ -108,6 +124,12 @@ def test_too_little_to_show_a_change_shows_none_and_says_so(made: RecordedRun, t
 def test_six_tasks_that_all_get_better_show_a_change() -> None:
     found = verdict_of(run([False] * 6, [True] * 6))
     assert found and found.outcome == "learned" and "validation tasks to show" not in str(found)
+    assert "a change of +1.000, p = 0.031, 6 tasks better" in found.lines[0], "equal changes tell no interval"
+
+
+def test_with_two_figures_it_takes_one_task_more() -> None:
+    found = verdict_of(graded(7))
+    assert found and found.outcome == "learned"
 
 
 def test_rewards_that_say_more_than_success_are_compared_too() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,41 @@ def test_superseded_lines_are_not_live_but_kept_in_the_file(tmp_path: Path) -> N
     assert ids(tmp_path) == ["a", "c"]
     assert [line["step"] for line in live_lines(tmp_path / METRICS)] == [1]
     assert all(f'"id": "{name}"' in (tmp_path / JOURNAL).read_text() for name in "abcd")
+
+
+def test_what_a_step_did_not_use_is_of_this_step_alone(tmp_path: Path) -> None:
+    recorder = record(tmp_path, ("1.0/a", 1), ("1.1/b", 1), ("2.0/a", 2))
+    recorder.unused(1, ["1.0/a"])
+    recorder.close()
+    assert ids(tmp_path) == ["1.0/a", "2.0/a"], (
+        "episodes of later steps may be there, taken over from a parent"
+    )
+
+
+def test_a_validation_that_is_repeated_takes_the_place_of_the_one_that_failed(tmp_path: Path) -> None:
+    recorder = record(tmp_path, ("2.0/a/0", 2))
+    for name in ("validation@1/a", "validation@2/a", "greedy@2/a"):
+        recorder.episode(blank(name), phase=name.partition("@")[0], step=int(name.partition("@")[2][0]))
+    recorder.close()
+    recorder = RunRecorder(tmp_path)
+    recorder.repeat_validation(2)
+    recorder.episode(blank("validation@2/a", reward=1.0), phase="validation", step=2)
+    recorder.close()
+    rewards = {line["id"]: line["reward"] for line in live_lines(tmp_path / JOURNAL)}
+    assert rewards == {"2.0/a/0": 0.0, "validation@1/a": 0.0, "validation@2/a": 1.0}
+
+
+def test_a_long_journal_is_opened_without_holding_it_in_memory(tmp_path: Path) -> None:
+    chat = ["x" * 500_000] * 2
+    lines = ({"type": "episode", "step": n, "id": f"{n}.0/t/0", "chat": chat} for n in range(40))
+    (tmp_path / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tracemalloc.start()
+    try:
+        RunRecorder(tmp_path).close()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10_000_000 < (tmp_path / JOURNAL).stat().st_size
 
 
 def test_a_superseded_episode_can_be_run_and_recorded_again_but_a_kept_one_is_there_already(

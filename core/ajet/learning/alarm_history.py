@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 
 from ajet.learning.collapse import CollapseCheck
 from ajet.types import Metrics
@@ -58,12 +59,12 @@ class History:
         first, now = self.first(name), self.now(name)
         return None if first is None or now is None else (first, now)
 
-    def share(self, name: str, of: str) -> float | None:
+    def share(self, name: str, of: Callable[[Metrics], float]) -> float | None:
         """A count over another, of the last steps; None if there are not as many."""
-        whole = sum(step.get(of, 0) for step in self.steps[-RECENT:])
-        if len(self.steps) < RECENT or not whole:
+        count = sum(map(of, self.steps[-RECENT:]))
+        if len(self.steps) < RECENT or not count:
             return None
-        return sum(step.get(name, 0) for step in self.steps[-RECENT:]) / whole
+        return sum(step.get(name, 0) for step in self.steps[-RECENT:]) / count
 
     def reward(self, steps: list[Metrics]) -> tuple[float, float] | None:
         """The mean reward of steps, and its squared standard error, in which a group counts as one episode; None without, as in
@@ -100,6 +101,16 @@ def apart(one: tuple[float, float], other: tuple[float, float]) -> float:
     """The difference of two means in standard errors."""
     difference, error = one[0] - other[0], math.sqrt(one[1] + other[1])
     return difference / error if error else math.copysign(math.inf, difference) if difference else 0.0
+
+
+def episodes(step: Metrics) -> float:
+    """How many have ended."""
+    return step.get("episodes", 0)
+
+
+def whole(step: Metrics) -> float:
+    """How many of them neither are forks nor begin as others did: rewards are of these."""
+    return episodes(step) - step.get("forks", 0) - step.get("steered", 0)
 
 
 def _mean(steps: list[Metrics], name: str) -> float | None:

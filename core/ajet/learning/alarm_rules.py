@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ajet.learning.alarm_history import FIRST, RECENT, History, apart
+from ajet.learning.alarm_history import FIRST, RECENT, History, apart, episodes, whole
 from ajet.types import Metrics
 from ajet.utils.statistics import wilson
 
@@ -106,7 +106,7 @@ def _repetition(h: History) -> str:
 
 
 def _cut_answers(h: History) -> str:
-    share = h.share("episodes_cut", "episodes")
+    share = h.share("episodes_cut", whole)
     cut = [s["reward_cut"] for s in h.steps[-RECENT:] if "reward_cut" in s]
     if share is None or share < 0.3 or not cut:
         return ""
@@ -116,7 +116,7 @@ def _cut_answers(h: History) -> str:
 
 
 def _failed_episodes(h: History) -> str:
-    share = h.share("episodes_failed", "episodes")
+    share = h.share("episodes_failed", episodes)
     if share is None or share < 0.2:
         return ""
     causes: dict[str, float] = {}
@@ -153,7 +153,7 @@ def _kl_drift(h: History) -> str:
 
 
 def _stale(h: History) -> str:
-    dropped, age = h.share("episodes_stale", "episodes"), h.now("staleness")
+    dropped, age = h.share("episodes_stale", episodes), h.now("staleness")
     if dropped is not None and dropped >= 0.5:
         return f"{dropped:.0%} of the episodes are dropped because older weights sampled them"
     if age is not None and age >= 4 and not h.corrected:
@@ -182,7 +182,7 @@ def _judges_disagree(h: History) -> str:
         return ""
     (r0, r1), (c0, c1), (g0, g1), (n0, n1) = pairs
     parts = ((h.steps[:FIRST], n0), (h.steps[-RECENT:], n1))
-    checked = [(steps, sum(s["episodes"] for s in steps) * max(share, 1e-9)) for steps, share in parts]
+    checked = [(steps, sum(map(whole, steps)) * max(share, 1e-9)) for steps, share in parts]
     error = math.sqrt(sum(statistics.fmean(s["reward_std"] ** 2 for s in steps) / n for steps, n in checked))
     rose, confirmed = r1 - r0, c1 - c0
     if g1 - g0 < 4 * error or confirmed >= rose / 2:

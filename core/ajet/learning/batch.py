@@ -214,13 +214,16 @@ def batch_of(
         discount=learning.discount,
     )
     samples: list[Sample] = []
-    minis, sums = [], []
+    minis, sums, credited = [], [], set[str]()
     for numbers in _split(list(groups), mini_batches, seed):
         if not any(e.lines for n in numbers for e in groups[n]):
             continue
         first = len(samples)
-        new, weighed = _samples([(groups[n], by_group[n]) for n in numbers], algorithm, learning.adapters)
+        new, weighed, ids = _samples(
+            [(groups[n], by_group[n]) for n in numbers], algorithm, learning.adapters
+        )
         samples += new
+        credited |= ids
         sums.append(weighed)
         minis.append(list(range(first, len(samples))))
     steered = sum(any(e.fork and e.fork.steered for e in group) for group in groups.values())
@@ -228,7 +231,7 @@ def batch_of(
     metrics: Metrics = {
         "groups": len(groups),
         **({"groups_steered": steered} if steered else {}),
-        **_credited(algorithm, samples, by_group),
+        **_credited(algorithm, samples, groups, credited),
         "timelines_per_episode": len(samples) / len(used),
         "merge_ratio": sum(len(s.token_ids) for s in samples) / sum(e.call_tokens for e in used),
         **{f"dropped_tokens/{policy}": n for policy, n in dropped.items()},
@@ -269,8 +272,9 @@ def _samples(
     groups: Sequence[tuple[Sequence[Learnable], Sequence[Mapping[str, Sequence[float]]]]],
     algorithm: Algorithm,
     adapters: Collection[str],
-) -> tuple[list[Sample], dict[str, float]]:
-    """The samples of a mini-batch's groups with the advantages of their calls, and what the weights of each adapter add up to."""
+) -> tuple[list[Sample], dict[str, float], set[str]]:
+    """The samples of a mini-batch's groups with the advantages of their calls, what the weights of each adapter add up to, and the
+    episodes of which some token has an advantage."""
 
     def adapter(line: Timeline) -> str | None:
         target = line.spans[0].target
@@ -292,16 +296,18 @@ def _samples(
             if counts and adapter(line) == name:  # tokens without a teacher are in no mean
                 tokens.update({(episode.id, span.call): span.end - span.start for span in line.spans})
         weights[name], sums[name or ""] = _weights(algorithm, paths, tokens)
-    samples = []
+    samples, credited = [], set()
     for (episode, advantages, line, hint), counts in zip(lines, taught, strict=True):
         places = {number: place for place, number in enumerate(episode.calls)}
         own = [counts * advantage_of(advantages, s.agent, s.target)[places[s.call]] for s in line.spans]
+        if any(own):
+            credited.add(episode.id)
         weighed = [weights[adapter(line)].get((episode.id, span.call), 0.0) for span in line.spans]
         sample = timeline_sample(line, own, weighed)
         samples.append(replace(sample, episode=episode.id, adapter=adapter(line), hint=hint))
     if "pairs" in algorithm.needs:
         samples = paired(samples, [episode.group for episode, _, _, _ in lines])
-    return samples, sums
+    return samples, sums, credited
 
 
 def _weights(
@@ -325,19 +331,20 @@ def _weights(
 def _credited(
     algorithm: Algorithm,
     samples: Sequence[Sample],
-    advantages: Mapping[int, Sequence[Mapping[str, Sequence[float]]]],
+    groups: Mapping[int, Sequence[Learnable]],
+    credited: Collection[str],
 ) -> Metrics:
     """How much of a batch has an advantage, or is in a pair. A critic gives every token an advantage later."""
     if isinstance(algorithm, ActorCritic):
         return {}
-    zero = {number: [not any(map(any, e.values())) for e in group] for number, group in advantages.items()}
+    zero = {number: [e.id not in credited for e in group] for number, group in groups.items()}
     metrics: Metrics = {
-        "groups_zero_advantage": sum(map(all, zero.values())) / len(advantages),
+        "groups_zero_advantage": sum(map(all, zero.values())) / len(groups),
         "episodes_zero_advantage": float(np.mean([none for group in zero.values() for none in group])),
     }
     if "pairs" in algorithm.needs:
         metrics["pairs"] = len({(s.pair, s.adapter) for s in samples if s.pair is not None})
-        metrics["groups_without_pair"] = len(advantages.keys() - {s.pair for s in samples})
+        metrics["groups_without_pair"] = len(groups.keys() - {s.pair for s in samples})
     return metrics
 
 

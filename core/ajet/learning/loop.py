@@ -152,7 +152,8 @@ async def _train(loop: Loop, ahead: _Ahead, saving: _Saving, first_step: int) ->
         alarms.stop(raised)
     await saving.end()
     if loop.validate and first_step > settings.steps and not is_validated(recorder.dir):
-        after = await loop.validate(settings.steps)  # it failed when the last checkpoint was written
+        recorder.repeat_validation(settings.steps)  # it failed or was cancelled after the last checkpoint
+        after = await loop.validate(settings.steps)
         recorder.validated(settings.steps, after["reward"])
     ruined = alarms.collapse.ruined(after, recorder.dir, settings.learning_rate)
     return LoopResult(before, after, saving.last, ruined, alarms.collapse.found())

@@ -145,7 +145,7 @@ class RolloutSource:
         batch.metrics.update(running.counts)
         batch.metrics.update(self._observe(step, [e for e in running.complete() if not e.plan.fork]))
         if self.steering:
-            self.steering.observe(map(PastEpisode.of, running.complete()))
+            self.steering.observe(map(PastEpisode.of, running.whole()))
         return batch
 
     def _observe(self, step: int, episodes: Sequence[Episode]) -> Metrics:
@@ -169,6 +169,8 @@ class _Step:
         """By rule, the ids of the episodes that have ended and are not in the batch."""
         self._groups: dict[int, list[Episode]] = {}
         """The groups that count, by number, in the order in which they were completed."""
+        self._late: dict[int, list[Episode]] = {}
+        """Those that were completed when there were enough."""
 
     async def run(self) -> None:
         """Run rounds until the batch is full or no further group may be started."""
@@ -185,7 +187,7 @@ class _Step:
             started += count
             if settings.dynamic_sampling == 1:
                 break
-            needed = settings.batch_size - sum(map(_rewards_differ, self._groups.values()))
+            needed = settings.batch_size - sum(map(self._differ, self._groups.values()))
         if started > settings.batch_size:
             self.counts["groups_started"] = started
 
@@ -194,7 +196,7 @@ class _Step:
         left out and counted, unless there are no others."""
         groups = self._groups
         if self.source.settings.dynamic_sampling > 1:
-            differing = {n: group for n, group in groups.items() if _rewards_differ(group)}
+            differing = {n: group for n, group in groups.items() if self._differ(group)}
             skipped = [e for n, group in groups.items() if n not in differing for e in group]
             self._leave_out("equal_rewards", skipped if differing else ())
             self.counts["groups_skipped"] = len(groups) - len(differing)
@@ -205,6 +207,10 @@ class _Step:
     def complete(self) -> list[Episode]:
         """The episodes of all groups that count, including those with equal rewards."""
         return _in_order(self._groups)
+
+    def whole(self) -> list[Episode]:
+        """The episodes of all groups that were completed, as a journal knows them too."""
+        return _in_order(self._groups | self._late)
 
     async def _round(self, plans: Sequence[Plan], needed: int) -> None:
         """Run the groups of these plans until ``needed`` of them are complete."""
@@ -239,6 +245,7 @@ class _Step:
         spare = len(started) > needed
         if not enough.is_set():
             await source.rollout.run(todo, done, enough if spare else None)
+        ended = sum(map(len, groups.values()))
         fork = source.rollout.settings.fork
         for number in range(fork.depth if fork else 0):
             await self._fork({n: groups[n] for n in sorted(complete)}, number)
@@ -246,9 +253,11 @@ class _Step:
         if reused:
             self._count("episodes_reused", len(reused))
         if spare:
-            unused = [e for n, group in groups.items() if n not in complete for e in group]
+            others = {n: group for n, group in groups.items() if n not in complete}
+            self._late |= {n: group for n, group in others.items() if len(group) == size}
+            unused = [e for group in others.values() for e in group]
             self._count("groups_unused", len(started) - len(complete))
-            self._count("episodes_cancelled", len(plans) - sum(map(len, groups.values())))
+            self._count("episodes_cancelled", len(plans) - ended)
             self._count("tokens_unused", sum(e.record.sampled_tokens for e in unused))
             self._leave_out("oversampled", unused)
 
@@ -267,15 +276,14 @@ class _Step:
 
         await source.rollout.run(plans, done)
 
+    def _differ(self, group: Sequence[Episode]) -> bool:
+        return rewards_differ([Ended.of(e) for e in group], self.source.settings.call_discount)
+
     def _count(self, name: str, number: int) -> None:
         self.counts[name] = self.counts.get(name, 0) + number
 
     def _leave_out(self, rule: str, episodes: Iterable[Episode]) -> None:
         self.left_out.setdefault(rule, []).extend(e.plan.id for e in episodes)
-
-
-def _rewards_differ(group: Sequence[Episode]) -> bool:
-    return rewards_differ([Ended.of(e) for e in group])
 
 
 def _in_order(groups: Mapping[int, Sequence[Episode]]) -> list[Episode]:

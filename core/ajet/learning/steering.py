@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from ajet.capture.demonstrated import Demonstration
@@ -28,7 +30,7 @@ from ajet.learning.task_selector import passed
 from ajet.rollout.episode import Episode, Fork, Plan
 from ajet.rollout.failures import FailureKind
 from ajet.rollout.journal import episode_from_json
-from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines
+from ajet.rollout.recorder import JOURNAL, RunRecorder, live
 from ajet.rollout.settings import SteerSettings
 from ajet.tracker.record import EpisodeRecord
 from ajet.types import ConfigError, Task
@@ -273,16 +275,16 @@ class Steering:
 
     def read(self, step: int) -> None:
         """Learn again what the run knew after a step."""
-        lines = [
-            line
-            for line in live_lines(self._recorder.dir / JOURNAL, with_unused=True)
-            if line["type"] == "episode" and line["phase"] == "train" and line["step"] <= step
-        ]
-        lines.sort(key=lambda line: line["step"])
-        for _, of_step in groupby(lines, key=lambda line: line["step"]):
-            episodes = [PastEpisode.read(line) for line in of_step]
-            independent = [e.group for e in episodes if not (e.fork and not e.fork.steered)]
-            self.observe(e for e in episodes if independent.count(e.group) == self._group_size)
+
+        def past(place: int, line: Mapping[str, Any]) -> tuple[int, PastEpisode] | None:
+            counts = line["phase"] == "train" and line["step"] <= step
+            return (line["step"], PastEpisode.read(line)) if counts else None
+
+        known = live(self._recorder.dir / JOURNAL, past, with_unused=True)
+        for _, of_step in groupby(sorted(known, key=itemgetter(0)), key=itemgetter(0)):
+            episodes = [episode for _, episode in of_step]
+            independent = Counter(e.group for e in episodes if not (e.fork and not e.fork.steered))
+            self.observe(e for e in episodes if independent[e.group] == self._group_size)
 
     def _start(self, step: int, place: int, task: Task) -> Fork | None:
         """Where the group at a place of the batch begins; None for a whole group."""

@@ -10,7 +10,7 @@ from ajet.interfaces.algorithm import ActorCritic, Algorithm
 from ajet.interfaces.base import by_type
 from ajet.interfaces.filter import Filter
 from ajet.learning.batch import TokenSelection
-from ajet.learning.credit import advantages
+from ajet.learning.credit import advantage_of, advantages
 from ajet.plugins import P
 from ajet.reports.folder import Entry, RecordedRun
 from ajet.types import AjetError
@@ -73,9 +73,8 @@ def zero_advantage(run: RecordedRun, credit: RunCredit) -> tuple[int, int]:
         for entry in entries:
             if entry.id in learned:
                 differs = of_calls.setdefault(entry.group, entry.call_rewards) != entry.call_rewards
-                teaches[entry.group] = (
-                    teaches.get(entry.group, False) or differs or any(learned[entry.id].values())
-                )
+                own = any(advantage_of(learned[entry.id], *pair) for pair in entry.trained)
+                teaches[entry.group] = teaches.get(entry.group, False) or differs or own
     return sum(not something for something in teaches.values()), len(teaches)
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from ajet.rollout.episode import Episode, Fork, Plan
 from ajet.rollout.journal import episode_from_json
-from ajet.rollout.recorder import JOURNAL, METRICS, live_lines, superseded, surviving
+from ajet.rollout.recorder import JOURNAL, METRICS, Mark, live_lines, superseded, surviving
 from ajet.types import AjetError, ConfigError, Task
 from ajet.utils.suggest import nearest
 
@@ -58,6 +58,8 @@ class Entry(EndedEpisode):
     call_rewards: Mapping[str, float] = field(default_factory=dict)
     """Rewards of single calls, by number."""
     fork: Fork | None = None
+    trained: Sequence[tuple[str, str]] = ()
+    """Agent and target of the calls that are trained, each pair once."""
 
     @property
     def group(self) -> tuple[str, int, str] | None:
@@ -186,7 +188,6 @@ def read_job(run_dir: Path) -> Mapping[str, Any]:
     return read_job_file(path) if path.is_file() else {}
 
 
-_Mark = tuple[int, Collection[str]]
 OUTCOME = tuple(field.name for field in fields(EndedEpisode))
 
 
@@ -194,13 +195,13 @@ def _live(path: Path) -> list[Entry]:
     """The live lines of a journal, as entries."""
     lines = surviving(
         _entries(path),
-        lambda line: line if isinstance(line, tuple) else None,
-        lambda line: (0, None) if isinstance(line, tuple) else (line.step, line.id),
+        lambda line: line if isinstance(line, Mark) else None,
+        lambda line: (0, None) if isinstance(line, Mark) else (line.step, line.id),
     )
     return [line for line in lines if isinstance(line, Entry)]
 
 
-def _entries(path: Path) -> Iterator[Entry | _Mark]:
+def _entries(path: Path) -> Iterator[Entry | Mark]:
     offset = 0
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
@@ -237,6 +238,7 @@ def _entry(line: Mapping[str, Any], offset: int) -> Entry:
         if not isinstance(line[name], kind):
             raise TypeError(f"{name} is {line[name]!r}")
     tokens = [call["tokens"] for call in line["calls"] if "tokens" in call]
+    trained = {(c["agent"], c["target"]) for c in line["calls"] if c.get("tokens", {}).get("trained")}
     return Entry(
         offset=offset,
         calls=len(line["calls"]),
@@ -245,6 +247,7 @@ def _entry(line: Mapping[str, Any], offset: int) -> Entry:
         breaks=Counter(b["cause"] for b in line["breaks"]),
         call_rewards=line.get("call_rewards", {}),
         fork=Fork(**line["fork"]) if "fork" in line else None,
+        trained=sorted(trained),
         **{name: line[name] for name in (*OUTCOME, "seconds", "counters")},
     )
 

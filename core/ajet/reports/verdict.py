@@ -24,8 +24,8 @@ tasks for independent, which those of small sets are not quite."""
 POWER = 0.84
 """Standard errors beyond an interval's that a change must have to be found in 80 % of cases."""
 LEAST_STEPS = 6
-STEPS_THAT_SHOW, TASKS_THAT_SHOW = 7, 6
-"""With fewer, no change has so small a p-value: 6 steps have only 20 different halves, 5 tasks 32 combinations of signs."""
+STEPS_THAT_SHOW = 7
+"""With fewer, no change has so small a p-value: 6 steps have only 20 different halves."""
 SOLVED = 0.95
 _CAUSES = frozenset({*RUINS, "failed_episodes", "overfitting"})
 
@@ -55,8 +55,10 @@ class Change:
     """What it takes to show a change, where there is too little for that."""
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """Of the gain."""
+    def interval(self) -> tuple[float, float] | None:
+        """Of the gain; None if all changes are equal, which tell no error."""
+        if not self.error:
+            return None
         wide = student(self.freedom) * self.error
         return self.gain - wide, self.gain + wide
 
@@ -86,12 +88,12 @@ class RunVerdict:
         change = self.change
         if change is None:
             return "there are neither two validations nor enough training steps to compare"
-        low, high = change.interval
+        within = " ({:+.3f} to {:+.3f})".format(*change.interval) if change.interval else ""
         chance = f"p {'< 0.001' if change.p < 0.001 else f'= {change.p:.2g}'}"
         moved = f", {change.solved} tasks better, {change.lost} worse" if change.solved or change.lost else ""
         told = (
-            f"{change.figure} {change.before:.3f} → {change.after:.3f}, a change of {change.gain:+.3f} "
-            f"({low:+.3f} to {high:+.3f}), {chance}{moved}"
+            f"{change.figure} {change.before:.3f} → {change.after:.3f}, a change of "
+            f"{change.gain:+.3f}{within}, {chance}{moved}"
         )
         if self.outcome == "no change shown":
             would = (POWER + student(change.freedom)) * change.error
@@ -130,8 +132,10 @@ def _validated(entries: Sequence[Entry]) -> Change | None:
     figures = ["accuracy"] if by_success else ["reward"]
     if by_success and any(e.reward != bool(e.is_success) for e in judged):
         figures.append("reward")
+    # As many tasks that all get better have 2 / 2^tasks for each figure.
+    needed = math.ceil(math.log2(2 * len(figures) / SIGNIFICANT))
     compared = [
-        _of_tasks(name, *(_by_task(episodes, step, name) for step in (steps[0], steps[-1])))
+        _of_tasks(name, _by_task(episodes, steps[0], name), _by_task(episodes, steps[-1], name), needed)
         for name in figures
     ]
     changes = [change for change in compared if change]
@@ -139,12 +143,17 @@ def _validated(entries: Sequence[Entry]) -> Change | None:
     return next((change for change in changes if change.p <= SIGNIFICANT), changes[0] if changes else None)
 
 
-def _of_tasks(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> Change | None:
+def _of_tasks(
+    name: str, before: Mapping[str, float], after: Mapping[str, float], needed: int
+) -> Change | None:
     tasks = [task for task in before if task in after]
     if len(tasks) < 2:
         return None
     changes = [after[task] - before[task] for task in tasks]
     gain, error = mean_and_error(changes)
+    takes = f"it takes {needed} validation tasks to show any change" if len(tasks) < needed else ""
+    if not takes and not any(changes):
+        takes = f"no task has changed; {needed} that all get better would have shown"
     return Change(
         figure=f"{name} on {len(tasks)} validation tasks",
         before=statistics.fmean(before[task] for task in tasks),
@@ -156,9 +165,7 @@ def _of_tasks(name: str, before: Mapping[str, float], after: Mapping[str, float]
         freedom=len(tasks) - 1,
         solved=sum(change > 0 for change in changes),
         lost=sum(change < 0 for change in changes),
-        takes=f"it takes {TASKS_THAT_SHOW} validation tasks to show any change"
-        if len(tasks) < TASKS_THAT_SHOW
-        else "",
+        takes=takes,
     )
 
 
@@ -178,6 +185,9 @@ def _trained(lines: Sequence[Mapping[str, float]]) -> Change | None:
         return None
     count = max(LEAST_STEPS // 2, len(rewards) // 5)
     (before, e0), (after, e1) = map(mean_and_error, (rewards[:count], rewards[-count:]))
+    takes = f"it takes {STEPS_THAT_SHOW} steps to show any change" if len(lines) < STEPS_THAT_SHOW else ""
+    if not takes and not e0 and not e1:
+        takes = "these rewards do not vary, so more steps must tell"
     return Change(
         figure=f"reward of the first and the last {count} steps, whose tasks may differ,",
         before=before,
@@ -187,7 +197,7 @@ def _trained(lines: Sequence[Mapping[str, float]]) -> Change | None:
         p=first_and_last(rewards, count),
         count=count,
         freedom=2 * (count - 1),
-        takes=f"it takes {STEPS_THAT_SHOW} steps to show any change" if len(lines) < STEPS_THAT_SHOW else "",
+        takes=takes,
     )
 
 

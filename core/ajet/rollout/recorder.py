@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from ajet.rollout.batch_record import BATCHES, Account, batch_file, packed, write_batch
 from ajet.rollout.checkpoints import (
@@ -27,6 +28,9 @@ from ajet.types import AjetError, Batch, Metrics
 from ajet.utils.files import plain, sync, writing
 
 Line = TypeVar("Line")
+Made = TypeVar("Made")
+BLOCK = 1 << 16
+"""Bytes that are read at once to find the end of a file's last line."""
 JOURNAL, METRICS, PASS_RATES = "episodes.jsonl", "metrics.jsonl", "pass_rates.jsonl"
 FEEDBACK = "feedback.jsonl"  # written by people, beside the journal
 _FIELDS = {"episode": ("step", "id"), "superseded": ("from_step",)}
@@ -116,8 +120,16 @@ class RunRecorder:
 
     def unused(self, step: int, used: Collection[str]) -> None:
         """Mark the journal's episodes of ``step`` as superseded, except those in its batch."""
-        mark = {"type": "superseded", "from_step": step, "keep": sorted(used), "unused": True}
-        self._journal.append(mark)
+        self._mark(step, used, unused=True)
+
+    def repeat_validation(self, step: int) -> None:
+        """Mark what the journal has of a step's validation as superseded: it did not come to its end, and is run again."""
+        self._mark(step, [id for id in self._live if id.startswith(f"{step}.")], validation=True)
+        self._live = _live_places(self.dir / JOURNAL)
+
+    def _mark(self, step: int, keep: Collection[str], **why: bool) -> None:
+        steps = {"from_step": step, "to_step": step}
+        self._journal.append({"type": "superseded", **steps, "keep": sorted(keep), **why})
 
     def checkpoint(
         self,
@@ -158,9 +170,11 @@ class _Lines:
         self.path = path
         with writing(path):
             if path.exists():
-                data = path.read_bytes()
-                if data and not data.endswith(b"\n"):
-                    os.truncate(path, data.rfind(b"\n") + 1)
+                with path.open("rb") as file:
+                    size = file.seek(0, os.SEEK_END)
+                    whole = _end_of_lines(file, size)
+                if whole < size:
+                    os.truncate(path, whole)
             # JSON text may contain lone surrogates
             self._file = path.open("a", encoding="utf-8", errors="surrogatepass")
 
@@ -184,27 +198,67 @@ class _Lines:
             self._file.close()
 
 
-def live_lines(path: Path, *, with_unused: bool = False) -> list[dict[str, Any]]:
-    """Journal lines that no later mark superseded. A last line that a kill cut off is skipped. ``with_unused`` also those that their
-    step did not use."""
-    lines = (line for _, line in _placed(path) if not (with_unused and line.get("unused")))
-    return surviving(lines, superseded, lambda line: (line["step"], line.get("id")))
+def _end_of_lines(file: BinaryIO, end: int) -> int:
+    """The byte behind the last complete line before ``end``."""
+    while end:
+        start = max(end - BLOCK, 0)
+        file.seek(start)
+        if (newline := file.read(end - start).rfind(b"\n")) >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def live_lines(path: Path) -> list[dict[str, Any]]:
+    """Lines that no later mark superseded. A last line that a kill cut off is skipped."""
+    return live(path, lambda place, line: line)
+
+
+def live(
+    path: Path, of: Callable[[int, dict[str, Any]], Made | None], *, with_unused: bool = False
+) -> list[Made]:
+    """What ``of`` makes of the byte at which a live line begins, and of the line; nothing else is kept in memory. Where it makes None,
+    the line is left out. ``with_unused`` also of those that their step did not use."""
+
+    def made() -> Iterator[Mark | tuple[int, str | None, Made]]:
+        for place, line in _placed(path):
+            if mark := superseded(line):
+                if not (with_unused and line.get("unused")):
+                    yield mark
+            elif (one := of(place, line)) is not None:
+                yield line["step"], line.get("id"), one
+
+    lines = surviving(
+        made(),
+        lambda x: x if isinstance(x, Mark) else None,
+        lambda x: (0, None) if isinstance(x, Mark) else x[:2],
+    )
+    return [x[2] for x in lines if not isinstance(x, Mark)]
 
 
 def _live_places(path: Path) -> dict[str, int]:
     """The bytes at which live lines of the journal begin, by episode."""
-    live = surviving(_placed(path), lambda p: superseded(p[1]), lambda p: (p[1]["step"], p[1]["id"]))
-    return {line["id"]: at for at, line in live}
+    return dict(live(path, lambda place, line: (line["id"], place)))
 
 
-def superseded(line: Mapping[str, Any]) -> tuple[int, Collection[str]] | None:
-    """The mark in a line: everything from a step on is superseded, except some episodes."""
-    return (line["from_step"], set(line.get("keep", ()))) if line["type"] == "superseded" else None
+class Mark(NamedTuple):
+    """That lines of some steps are superseded, except some episodes."""
+
+    first: int
+    last: float
+    keep: Collection[str]
+
+
+def superseded(line: Mapping[str, Any]) -> Mark | None:
+    """The mark in a line."""
+    if line["type"] != "superseded":
+        return None
+    return Mark(line["from_step"], line.get("to_step", math.inf), set(line.get("keep", ())))
 
 
 def surviving(
     lines: Iterable[Line],
-    mark: Callable[[Line], tuple[int, Collection[str]] | None],
+    mark: Callable[[Line], Mark | None],
     step_and_id: Callable[[Line], tuple[int, str | None]],
 ) -> list[Line]:
     """Lines that no later mark superseded; ``step_and_id`` returns a line's step and id."""
@@ -214,8 +268,8 @@ def surviving(
         if marked is None:
             live.append(line)
         else:
-            first, keep = marked
-            live = [x for x in live if step_and_id(x)[0] < first or step_and_id(x)[1] in keep]
+            first, last, keep = marked
+            live = [x for x in live if not first <= step_and_id(x)[0] <= last or step_and_id(x)[1] in keep]
     return live
 
 

@@ -97,6 +97,8 @@ class Ended:
     """Tokens that the engine sampled, trained or not. A fork has not sampled what it replays."""
     to_train: int
     """Tokens among them that were sampled for training, before any are dropped."""
+    trained: Sequence[tuple[str, str]]
+    """Agent and target of each call to train."""
     counters: Counter[str]
     breaks: Counter[str]
     """Breaks by cause."""
@@ -120,6 +122,7 @@ class Ended:
             answered=episode.record.answered,
             sampled=sampled(c for c in episode.record.calls if not c.replayed),
             to_train=episode.record.sampled_tokens,
+            trained=[(c.agent, c.target) for c in episode.record.trained_calls],
             counters=episode.counters,
             breaks=Counter(b.cause for b in episode.breaks),
             metrics=episode.metrics,
@@ -129,10 +132,19 @@ class Ended:
         )
 
 
-def rewards_differ(group: Sequence[Ended]) -> bool:
-    """Whether a group's judged episodes, those with a token to train, have different rewards."""
+def rewards_differ(group: Sequence[Ended], discount: float = 1.0) -> bool:
+    """Whether a group's judged episodes, those with a token to train, have different rewards for what they train: those of its agent,
+    else of its target, else the episode's. With a ``discount`` for each call, equal rewards differ too if the calls are not as many."""
     judged = [e for e in group if e.failure is None and e.to_train]
-    return len({(e.reward, *sorted(e.rewards.items()), *sorted(e.call_rewards.items())) for e in judged}) > 1
+    names = {name for e in judged for name in e.rewards}
+    applied = sorted({next((n for n in pair if n in names), "") for e in judged for pair in e.trained})
+
+    def earned(episode: Ended) -> object:
+        own = [episode.rewards.get(name, episode.reward) for name in applied]
+        count = len(episode.trained) if discount != 1 and any(own) else 0
+        return *own, *sorted(episode.call_rewards.items()), count
+
+    return len(set(map(earned, judged))) > 1
 
 
 def summarize(episodes: Sequence[Episode], seconds: float) -> Metrics:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from ajet.capture.sampling import SamplingPolicy
 from ajet.chat.renderer import Chat
@@ -35,7 +36,7 @@ from ajet.rollout.checkpoints import checkpoints, restore
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.image_folder import restore_images
 from ajet.rollout.journal import episode_from_json
-from ajet.rollout.recorder import JOURNAL, METRICS, PASS_RATES, RunRecorder, live_lines
+from ajet.rollout.recorder import JOURNAL, METRICS, PASS_RATES, RunRecorder, live, live_lines
 from ajet.rollout.scheduler import Rollout
 from ajet.rollout.settings import RolloutSettings
 from ajet.rollout.summary import Ended
@@ -381,15 +382,13 @@ def _finished(
     if job.config.run.deterministic:
         return {}
     config, finished = job.config, {}
-    lines = [
-        line
-        for line in live_lines(run_dir / JOURNAL)
-        if line["phase"] == "train"
-        and line["failure"] is None
-        and "fork" not in line
+
+    def may_count(line: Mapping[str, Any]) -> bool:
         # With steering, it is not yet known how later steps begin.
-        and (line["step"] == step or ("parent" in line and line["step"] > step and not steering))
-    ]
+        here = line["step"] == step or ("parent" in line and line["step"] > step and not steering)
+        return here and line["phase"] == "train" and line["failure"] is None and "fork" not in line
+
+    lines = live(run_dir / JOURNAL, lambda place, line: line if may_count(line) else None)
     most = most_groups(config.train, config.rollout)
     plans: dict[str, Plan] = {}
     for number in {line["step"] for line in lines}:
@@ -413,11 +412,11 @@ def recorded_validation(run_dir: Path, *, first: bool) -> Metrics:
     if not lines:
         return {}
     step = lines[0]["step"] if first else lines[-1]["step"]
+    newest = {line["type"]: line for line in lines if line["step"] == step}
     together: Metrics = {}
-    for line in lines:
-        if line["step"] == step:
-            prefix = "" if line["type"] == "validation" else f"{line['type']}_"
-            together |= {f"{prefix}{k}": v for k, v in line.items() if k not in ("type", "step")}
+    for line in newest.values():
+        prefix = "" if line["type"] == "validation" else f"{line['type']}_"
+        together |= {f"{prefix}{k}": v for k, v in line.items() if k not in ("type", "step")}
     return together
 
 

@@ -193,9 +193,10 @@ class Journal:
                 folder.faults.append(f"{JOURNAL}, byte {place}: the line is not JSON")
                 continue
             if line["type"] == "superseded":
-                again = line["from_step"] in folder.resumed_from and not line.get("unused")
-                for entry in self.entries if again else ():
-                    entry.done_again |= entry.step >= line["from_step"] and entry.id not in line["keep"]
+                again = line["from_step"] in folder.resumed_from or line.get("validation")
+                for entry in self.entries if again and not line.get("unused") else ():
+                    inside = line["from_step"] <= entry.step <= line.get("to_step", entry.step)
+                    entry.done_again |= inside and entry.id not in line["keep"]
             elif line["type"] == "episode":
                 entry = JournalEntry(line["id"], line["phase"], line["step"], place, len(raw))
                 entry.is_taken = "parent" in line

@@ -271,7 +271,7 @@ class Audit:
         for episode in complete:
             groups.setdefault(episode.group, []).append(episode)
         if self.folder.setting("train.dynamic_sampling", 1) > 1:
-            differing = {name for name, group in groups.items() if _rewards_differ(group)}
+            differing = {name for name, group in groups.items() if self._rewards_differ(group)}
             equal = [n for n in record.groups if n in by_id and by_id[n].group not in differing]
             if differing and equal:
                 wrong(f"episode {equal[0]}: it is in the batch, but the rewards of its group are equal")
@@ -582,7 +582,7 @@ class Audit:
         if rule == "equal_rewards":
             if self.folder.setting("train.dynamic_sampling", 1) == 1:
                 return "the job has no train.dynamic_sampling"
-            return "the rewards of its group differ" if _rewards_differ(group) else ""
+            return "the rewards of its group differ" if self._rewards_differ(group) else ""
         if rule == "oversampled":
             if self.folder.setting("rollout.oversample", 1) == 1:
                 return "the job has no rollout.oversample"
@@ -605,11 +605,20 @@ class Audit:
             )
         return "no such rule is known"
 
-
-def _rewards_differ(group: Sequence[JournalEpisode]) -> bool:
-    judged = [e for e in group if not e.line["failure"] and e.to_train()]
-    rewards = [(e.line["reward"], e.line["rewards"], e.line.get("call_rewards", {})) for e in judged]
-    return any(each != rewards[0] for each in rewards)
+    def _rewards_differ(self, group: Sequence[JournalEpisode]) -> bool:
+        """Whether what the group's episodes train has different rewards."""
+        judged = [e for e in group if not e.line["failure"] and e.to_train()]
+        named = {name for e in judged for name in e.line["rewards"]}
+        trained = {e.id: [c.data for c in e.calls.values() if c.trained] for e in judged}
+        pairs = {(c["agent"], c["target"]) for calls in trained.values() for c in calls}
+        applied = sorted({next((name for name in pair if name in named), "") for pair in pairs})
+        discounts = self.folder.setting("train.call_discount", 1.0) != 1
+        earned = set()
+        for e in judged:
+            own = [e.line["rewards"].get(name, e.line["reward"]) for name in applied]
+            count = len(trained[e.id]) if discounts and any(own) else 0
+            earned.add((*own, *sorted(e.line.get("call_rewards", {}).items()), count))
+        return len(earned) > 1
 
 
 def _adapter(name: str | None) -> str:

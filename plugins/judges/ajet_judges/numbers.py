@@ -105,16 +105,18 @@ def unlike(text: str, other: str) -> bool:
 
 
 def measured_otherwise(text: str, other: str) -> bool:
-    """Whether the last numbers of two texts have different units of measure: 5 cm is not 5 m, 2 hours are not 2 minutes."""
-    one, its = (MEASURES.get(_mark(t)) for t in (text, other))
-    return one != its and one is not None and its is not None
+    """Whether the last numbers of two texts have different units of measure, or are days of different months: 5 cm is not 5 m, 2 hours
+    are not 2 minutes, 3 AM is not 3 PM."""
+    units = [MEASURES.get(_mark(t)) for t in (text, other)]
+    months = [found[-1].lower() if (found := MONTH.findall(t)) else None for t in (text, other)]
+    return any(one != its and one and its for one, its in (units, months))
 
 
 def _mark(text: str) -> str:
     """What stands behind the last number: a word, a percent sign, a base."""
     box = last_box(text)
     matches = list(MARKED.finditer(_plain(text.rpartition("####")[2] if box is None else box)))
-    return matches[-1][1].strip().lower().rstrip("s") if matches else ""
+    return matches[-1][1].strip().lower().replace(".", "").rstrip("s") if matches else ""
 
 
 def final_number(text: str) -> Number | None:
@@ -126,7 +128,7 @@ def final_number(text: str) -> Number | None:
     """
     box = last_box(text)
     if box is not None:
-        return _whole(_plain(box).rpartition("=")[2])
+        return _named(_plain(box))
     plain = _plain(text).replace("$$", "$")
     matches = list(NUMBER.finditer(plain))
     if not matches:
@@ -146,14 +148,33 @@ def plain_number(text: str) -> Number | None:
         return _whole(plain)
     if box is None and FORMULA.search(plain):
         return None
-    named, _, value = WORD.sub(" ", plain).rpartition("=")
-    return _whole(value) if all(map(NAMED.fullmatch, named.split("="))) else None
+    return _named(WORD.sub(" ", plain))
+
+
+def _named(plain: str) -> Number | None:
+    """The number behind the last "=" of a text, where only names and calculations stand before it."""
+    named, _, value = plain.rpartition("=")
+    if FUNCTION.search(value) or not all(map(NAMED.fullmatch, named.split("="))):
+        return None
+    return _whole(value)
 
 
 def last_box(text: str) -> str | None:
     r"""The content of the last ``\boxed{…}``, including nested braces; one that was cut off reaches to the end."""
     boxes = _boxes(text)
     return text[boxes[-1][1] : boxes[-1][2]] if boxes else None
+
+
+def last_statement(text: str) -> str:
+    """What the last line of a text states, behind "is", ":" or "####"; empty if it has delimiters of formulas."""
+    line = (text.strip().splitlines() or [""])[-1]
+    return "" if re.search(r"[$]|\\[(\[]", line) else STATING.split(line)[-1].strip().rstrip(".")
+
+
+def is_formula(text: str) -> bool:
+    """Whether there are operations or digits in a text, and no words."""
+    rest = FORMULA.sub(" ", re.sub(r"\\[A-Za-z]+", " ", text))
+    return bool(re.search(r"[\\^_=+*/(){}\[\]0-9√π∞]", text)) and not re.search(r"[A-Za-z]{3}", rest)
 
 
 def last_boxes(text: str) -> str | None:
@@ -225,27 +246,36 @@ NUMBER = re.compile(
     """,
     re.VERBOSE,
 )
-# " apples", "cm^2", "°C", " m", a full stop; but not x in 2x, nor "or 6".
-UNIT = re.compile(r" ?(?:°[A-Z]?|[A-Za-z]{2}[A-Za-z ./]*|(?<= )[A-Za-z])?(?:\^\{?[23]\}?)?\.?")
-WORD = re.compile(r"[A-Za-z]{2,}[.,:;!?]?|(?<![A-Za-z0-9])[aAI](?![A-Za-z0-9])")
-FORMULA = re.compile(r"\\[A-Za-z]|\b(?:pi|sqrt|sin|cos|tan|log|ln|exp|inf|infinity)\b", re.IGNORECASE)
+# " apples", "cm^2", "°C", " m", a full stop; but not x in 2x, nor xy in 2xy, the 3 in 2^3, nor "or 6".
+UNIT = re.compile(
+    r"(?: ?(?:°[A-Z]?|(?<![0-9])[A-Za-z]{2}[A-Za-z ./]*|(?<=[0-9])(?![abcnxyz]{2,3}(?![A-Za-z]))[A-Za-z]{2}[A-Za-z ./]*|(?<= )[A-Za-z])"
+    r"(?:\^\{?[23]\}?)?)?\.?"
+)
+WORD = re.compile(r"[A-Za-z]{2,}(?:\^\{?[23]\}?)?[.,:;!?]?|(?<![A-Za-z0-9])[aAI](?![A-Za-z0-9])")
+FUNCTION = re.compile(
+    r"(?<![A-Za-z])(?:pi|sqrt|sin|cos|tan|log|ln|exp|inf|infinity)(?![A-Za-z])", re.IGNORECASE
+)
+FORMULA = re.compile(rf"\\[A-Za-z]|(?<=[0-9])[abcnxyz]{{2,3}}(?![A-Za-z])|{FUNCTION.pattern}", re.IGNORECASE)
 # 1010_2, 1010_{2}, A1_{16}: digits and their base.
 BASED = re.compile(r"([0-9][0-9A-Za-z]{0,99}|[A-Z][0-9A-Z]{1,99})_(?:\{([0-9]{1,2})\}|([0-9]{1,2}))")
 # Possessive, and without conditions on what follows: each character is read once.
 COLONS = re.compile(
-    r"(?<![\w.:])([0-9]{1,9}+(?:[ ]?:[ ]?[0-9]{1,9}+)++)(?:[ ]?([ap])\.?m\b\.?)?+", re.IGNORECASE
+    r"(?<![\w.:])([0-9]{1,9}+(?:[ ]?:[ ]?[0-9]{1,9}+)++|[0-9]{1,2}(?=[ ]?[ap]\.?m\b))(?:[ ]?([ap])\.?m\b\.?)?+",
+    re.IGNORECASE,
 )
 ENTRY = rf"(?>[-+]?(?:{DIGITS})(?:/{DIGITS})?)"
 LIST = re.compile(
     rf"(?<![\w.(\[{{/,;])\{{?({ENTRY}(?>(?:[ ]?[,;][ ]?(?:and\b|or\b)?|[ ]and\b|[ ]or\b)[ ]?{ENTRY})++)\}}?"
 )
-MARKED = re.compile(r"[0-9][ ]*+(%|_\{?[0-9]+|[A-Za-z]*)")
+STATING = re.compile(r"####|:\s|\b(?:is|are|be|equals)\b")
+MARKED = re.compile(r"[0-9][ ]*+(%|_\{?[0-9]+|[ap]\.?m\b|[A-Za-z]*)", re.IGNORECASE)
+MONTH = re.compile(r"\b(jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)(?:[a-z]*\b)", re.IGNORECASE)
 ISO_DATE = re.compile(r"([0-9]{4})(-)([0-9]{2})-([0-9]{2})")
 DATE = re.compile(r"(?<![\w./-])([0-9]{4})([-/.])([0-9]{1,2})\2([0-9]{1,2})(?![\w/-])")
 # Units of measure: the symbol, and its other names without a plural's s.
 _UNITS = """mm millimeter millimetre, cm centimeter centimetre, dm, m meter metre, km kilometer kilometre, inch inche, ft foot feet,
 yd yard, mi mile, mg milligram, g gram, kg kilogram, oz ounce, lb pound, ml milliliter millilitre, cl, l liter litre, w watt,
-kw kilowatt, millisecond, sec second, min minute, h hr hour, day, week, month, year, cent, dollar, euro"""
+kw kilowatt, millisecond, sec second, min minute, h hr hour, day, week, month, year, cent, dollar, euro, am, pm"""
 MEASURES = {name: unit.split()[0] for unit in _UNITS.split(",") for name in unit.split()}
 # 1 234 567
 SPACED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?: [0-9]{3})+(?:\.[0-9]+)?")

@@ -16,11 +16,13 @@ from ajet import EpisodeView, Judge, JudgeOutput, Task, WorkflowOutput
 from ajet_judges.endpoint import AskingJudge
 from ajet_judges.numbers import (
     final_number,
+    is_formula,
     last_box,
     last_boxes,
     last_date,
     last_list,
     last_parts,
+    last_statement,
     measured_otherwise,
     plain_number,
     unlike,
@@ -101,8 +103,11 @@ class Math(Judge):
             return parts.equals(others) or (False if box is not None else None)
         elif (numbers := last_list(reference, whole=True)) and last_list(stated) == numbers:
             return True
+        bare = last_statement(response) if box is None else ""
+        if bare and "".join(bare.split()) == "".join(reference.strip("$ .").split()):
+            return True
         try:
-            answer = response if box is None else rf"$\boxed{{{box}}}$"
+            answer = f"${bare}$" if is_formula(bare) else response if box is None else rf"$\boxed{{{box}}}$"
             return await self._equal(reference, answer, expected is not None) or None
         except ValueError as error:
             raise ValueError(

@@ -19,6 +19,7 @@ PATIENCE = 12
 """Seconds by the clock for each second of processor time: on a busy machine, a short comparison takes long."""
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
 _E_NOTATION = re.compile(r"(?<![\w.])([0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,3})(?![\w.])")
+_NAMED = re.compile(r"(?<![A-Za-z\\])(pi|sin|cos|tan|log|ln)(?![A-Za-z])")
 _MATHEMATICAL = re.compile(r"[\\^_=+*/(){}\[\]0-9√π∞]")
 
 
@@ -102,8 +103,8 @@ async def _request(process: asyncio.subprocess.Process, line: bytes) -> bytes:
 
 def _as_latex(text: str) -> str:
     """A reference answer in dollar signs: data sets contain bare formulas, which math-verify would read as text; in a formula,
-    the e of 6.02e23 would be Euler's number."""
-    text = _E_NOTATION.sub(r"\1 \\times 10^{\2}", text)
+    the e of 6.02e23 would be Euler's number, and pi a product."""
+    text = _NAMED.sub(r"\\\1 ", _E_NOTATION.sub(r"\1 \\times 10^{\2}", text))
     if _DECIMAL_COMMA.fullmatch(text.strip()):
         return text  # in a formula, a comma separates a pair
     if "$" in text or "\\boxed" in text or "\\(" in text or "\\[" in text or not _MATHEMATICAL.search(text):

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from ajet_studio.lines import Line, NotALine, parse_line
 from ajet_studio.words import CREATE_WORDS, add_words, words_done
 
-VERSION = 3
+VERSION = 4
 """Of the tables. Raise it with every change to them."""
 _OURS = 0x616A7374
 """SQLite's application id of an index: any other database is left as it is."""
@@ -47,7 +47,8 @@ CREATE INDEX by_id ON episodes (id);
 CREATE INDEX by_task ON episodes (task);
 """
 _INSERT = f"INSERT INTO episodes VALUES ({', '.join('?' * 23)})"
-_DELETE = "DELETE FROM episodes WHERE step >= ? AND id NOT IN (SELECT value FROM json_each(?))"
+_DELETE = """DELETE FROM episodes WHERE step >= ?1 AND step <= ifnull(?2, step)
+    AND id NOT IN (SELECT value FROM json_each(?3))"""
 
 
 class Index:
@@ -294,7 +295,7 @@ def _add(db: sqlite3.Connection, data: memoryview, offset: int, number: int) -> 
             db.executemany(_INSERT, rows)
             rows = []
             if line.type == "superseded":
-                db.execute(_DELETE, (line.from_step, json.dumps(line.keep)))
+                db.execute(_DELETE, (line.from_step, line.to_step, json.dumps(line.keep)))
             else:
                 db.executemany("DELETE FROM episodes WHERE id = ?", [(id,) for id in line.ids])
         elif line.type == "episode":

@@ -50,6 +50,7 @@ class Line(msgspec.Struct, gc=False):
     trees: dict[str, list[tuple[int, int, msgspec.Raw]]] = {}
     calls: list[_CallOfLine] = []
     from_step: int = 0
+    to_step: int | None = None
     keep: list[str] = []
     ids: list[str] = []
 

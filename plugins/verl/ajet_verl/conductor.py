@@ -228,7 +228,7 @@ class Conductor:
                 await set_status(uid, "running")
             group = await self._run_group(uid, planned)
             has_rows = group.has_rows
-            useful = useful or rewards_differ(group.members)
+            useful = useful or rewards_differ(group.members, self._job.config.train.call_discount)
         except Exception as error:
             log.exception("group %s", uid)
             self._failed, self._broken = why(error), self._broken or cause_of(error, ContractBroken)

@@ -113,6 +113,16 @@ def test_what_a_resumed_run_repeats_is_shown_once(own: runs.Studio, folder: Path
     assert own.get("search", run="a", q="world")["total"] == 3
 
 
+def test_what_a_step_did_not_use_hides_nothing_of_later_steps(own: runs.Studio, folder: Path) -> None:
+    run = folder / "a"
+    mark = json.dumps(
+        {"type": "superseded", "from_step": 1, "to_step": 1, "keep": ["1.0/t/0"], "unused": True}
+    )
+    lines = (runs.line("1.0/t/0"), runs.line("1.1/u/0"), runs.line("2.0/t/0", step=2), mark + "\n")
+    runs.append(run, *lines)
+    assert [row["id"] for row in own.get("episodes", run="a")["rows"]] == ["1.0/t/0", "2.0/t/0"]
+
+
 def test_a_journal_that_was_replaced_or_cut_is_read_anew(own: runs.Studio, folder: Path) -> None:
     run = folder / "a"
     runs.append(run, *(runs.line(f"1.0/t/{n}", member=n) for n in range(5)))

@@ -250,7 +250,9 @@ def test_runs_are_sorted_filtered_and_compared(reader: browser.Reader) -> None:
 
 
 @pytest.mark.whole
-def test_checks_forecasts_and_evaluations_are_found_by_the_filter_alone(watcher: browser.Reader, folder: Path) -> None:
+def test_checks_forecasts_and_evaluations_are_found_by_the_filter_alone(
+    watcher: browser.Reader, folder: Path
+) -> None:
     others = ("20250102-000000-check", "20250103-000000-forecast")
     for name, backbone in (("20250101-000000-trained", "local"), *((name, "debug") for name in others)):
         runs.append(folder / name, runs.line("1.0/t/0"))
