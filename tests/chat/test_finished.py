@@ -285,6 +285,29 @@ def test_space_that_a_template_strips_is_noted_and_text_that_it_drops_is_refused
         sampled_in(by_template("llama3"), CHATS["text and a call"], [ADD])
 
 
+def without_tools(*roles: str) -> Chat:
+    """By a template that writes the texts of these roles alone."""
+    tokenizer = templates.tokenizer("plain")
+    tokenizer.chat_template = (
+        f"{{% for m in messages %}}{{% if m.role in {list(roles)} %}}<|{{{{ m.role }}}}|>{{{{ m.content }}}}<|end|>\n{{% endif %}}{{% endfor %}}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    return Chat(tokenizer)
+
+
+def test_a_call_that_a_template_drops_is_refused_though_the_text_names_its_tool() -> None:
+    named = [asked("One?"), called(1, text="I shall add them."), RESULT, said("It is 1.")]
+    with pytest.raises(AjetError, match="does not write the call of add of an answer in full"):
+        sampled_in(without_tools("user", "assistant", "tool"), named, [ADD])
+
+
+def test_a_result_that_a_template_drops_is_refused() -> None:
+    chat = [asked("One?"), said("ADD(1)"), {**RESULT, "content": "It is 17."}, said("It is 17.")]
+    assert len(sampled_in(without_tools("user", "assistant", "tool"), chat, [])) == 1
+    with pytest.raises(AjetError, match="does not write a tool's result in full"):
+        sampled_in(without_tools("user", "assistant"), chat, [])
+
+
 def test_a_greeting_that_no_call_asked_for_is_context() -> None:
     chat = by_template("plain")
     assert trained(chat, [said("Hello."), asked("One?"), said("It is 1.")]) == [["It is 1.<|end|>"]]

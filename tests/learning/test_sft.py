@@ -108,12 +108,13 @@ def test_each_epoch_shows_every_transcript_once_in_an_order_of_its_own(
     ]
 
     def shown(seed: int) -> list[str]:
-        source = TranscriptSource(samples, TrainSettings(batch_size=size), seed)
+        source = TranscriptSource(samples, TrainSettings(batch_size=size), seed, epochs)
         batches = [asyncio.run(source.batch(step, 0)) for step in range(1, steps + 1)]
         assert all(b.sampled_tokens == sum(int(s.mask.sum()) for s in b.batch.samples) for b in batches)
         return [learned(chat, s) for b in batches for s in b.batch.samples]
 
     order = shown(0)
+    assert len(order) == epochs * count, "the last batch is what is left"
     for epoch in range(epochs):
         assert set(Counter(order[epoch * count : (epoch + 1) * count]).values()) == {1}
     assert shown(0) == order

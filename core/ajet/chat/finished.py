@@ -7,6 +7,7 @@ a call would have had.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,10 @@ from typing import Any
 from ajet.chat.continuing import Written
 from ajet.chat.messages import normalise, normalise_tools, spoken, thoughts
 from ajet.chat.renderer import Chat, Message, Turn
+from ajet.types import AjetError
 
+WORD = re.compile(r"[A-Za-z0-9]{2,}")
+"""What of a tool's result stands in a prompt whatever escapes a template writes."""
 TAIL = 64
 """Prompt tokens that show how an answer began."""
 
@@ -37,13 +41,14 @@ class Sampled:
 def sampled_in(chat: Chat, messages: Sequence[Message], tools: Sequence[Any]) -> list[Sampled]:
     """The fewest sequences in which each answer of a chat stands once, after what its model would have read. A message of the
     assistant that begins the chat is context, because no call has no messages. Raises AjetError if the chat format refuses
-    a prompt, or does not write all of an answer."""
+    a prompt, or does not write all of an answer or of a tool's result."""
     known = normalise_tools(tools)
     told = [_as_parsed(chat, normalise(_with_reasoning(m), index)) for index, m in enumerate(messages)]
     sequences: list[Sampled] = []
     last = 0
     for index in [n for n, m in enumerate(told) if n and m["role"] == "assistant"]:
         line = _prompt(chat, told[:index], last, known, sequences)
+        _check_results(told[last + 1 : index], line)
         answer = chat.sampled(line.rendered, told[index])
         line.spans.append((len(line.ids), len(line.ids) + len(answer)))
         line.ids += answer
@@ -51,6 +56,14 @@ def sampled_in(chat: Chat, messages: Sequence[Message], tools: Sequence[Any]) ->
         line.stripped |= content != content.strip() and content not in chat.text(answer)
         last = index
     return sequences
+
+
+def _check_results(messages: Sequence[Message], line: Sampled) -> None:
+    """Raise AjetError if a prompt lacks a word of a tool's result: its answer would state what the model has not read."""
+    results = [m for m in messages if m["role"] == "tool"]
+    words = {w for m in results for w in WORD.findall(spoken(m))}
+    if any(word not in line.rendered.text for word in words):
+        raise AjetError("the chat template does not write a tool's result in full")
 
 
 def _prompt(

@@ -574,6 +574,8 @@ def _spelled(calls: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def _missing_in(text: str, answer: Message) -> list[str]:
     """What a text lacks of an answer besides its thoughts and space."""
-    missing = [] if spoken(answer).strip() in text else ["the text"]
+    said = spoken(answer).strip()
+    missing = [] if said in text else ["the text"]
     names = [call["function"]["name"] for call in answer.get("tool_calls") or ()]
-    return [*missing, *(f"the call of {n}" for n in dict.fromkeys(names) if text.count(n) < names.count(n))]
+    calls = text.replace(said, "", 1)  # which may tell of a call
+    return [*missing, *(f"the call of {n}" for n in dict.fromkeys(names) if calls.count(n) < names.count(n))]

@@ -99,19 +99,21 @@ def _side(samples: Sequence[Sample], others: Sequence[Sample], advantage: float)
 
 @dataclass(frozen=True, slots=True)
 class PreferenceSource:
-    """A `BatchSource` over the samples of each pair: each epoch is a new permutation, each step the mean loss over its pairs."""
+    """A `BatchSource` over the samples of each pair: each epoch is a new permutation, each step the mean loss over its pairs. After
+    ``epochs`` there are no more."""
 
     pairs: Sequence[Sequence[Sample]]
     algorithm: DPO
     settings: TrainSettings
     seed: int
+    epochs: int | None = None
 
     async def batch(self, step: int, version: int) -> RolloutBatch:
         """See `BatchSource.batch`."""
-        size = self.settings.batch_size
+        places = in_epochs(step, self.settings.batch_size, len(self.pairs), self.seed, self.epochs)
         samples = [
-            replace(side, pair=number, weights=side.weights / np.float32(size))
-            for number, i in enumerate(in_epochs(step, size, len(self.pairs), self.seed))
+            replace(side, pair=number, weights=side.weights / np.float32(len(places)))
+            for number, i in enumerate(places)
             for side in self.pairs[i]
         ]
         whole = objective(self.algorithm, self.settings)
@@ -124,4 +126,4 @@ class PreferenceSource:
             whole.zero_costs_nothing,
             whole.measures,
         )
-        return RolloutBatch(batch, sum(int(s.mask.sum()) for s in samples), {"pairs": size})
+        return RolloutBatch(batch, sum(int(s.mask.sum()) for s in samples), {"pairs": len(places)})

@@ -195,23 +195,24 @@ def sft_batch(samples: Sequence[Sample], learning_rate: float) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptSource:
-    """A `BatchSource` over the samples of each transcript: each epoch is a new permutation."""
+    """A `BatchSource` over the samples of each transcript: each epoch is a new permutation. After ``epochs`` there are no more."""
 
     samples: Sequence[Sequence[Sample]]
     settings: TrainSettings
     seed: int
+    epochs: int | None = None
 
     async def batch(self, step: int, version: int) -> RolloutBatch:
         """See `BatchSource.batch`."""
-        size = self.settings.batch_size
-        places = in_epochs(step, size, len(self.samples), self.seed)
+        places = in_epochs(step, self.settings.batch_size, len(self.samples), self.seed, self.epochs)
         chosen = [sample for i in places for sample in self.samples[i]]
         tokens = sum(int(s.mask.sum()) for s in chosen)
         return RolloutBatch(sft_batch(chosen, self.settings.rate_at(step)), tokens, {})
 
 
-def in_epochs(step: int, batch_size: int, count: int, seed: int) -> list[int]:
-    """The indices, of ``count`` things, in the batch of a step: each epoch is a permutation of its own."""
+def in_epochs(step: int, batch_size: int, count: int, seed: int, epochs: int | None = None) -> list[int]:
+    """The indices, of ``count`` things, in the batch of a step: each epoch is a permutation of its own. The last batch of ``epochs``
+    may be smaller."""
 
     def at(position: int) -> int:
         epoch, offset = divmod(position, count)
@@ -219,7 +220,8 @@ def in_epochs(step: int, batch_size: int, count: int, seed: int) -> list[int]:
         random.Random(f"{seed}:{epoch}").shuffle(order)
         return order[offset]
 
-    return [at(position) for position in range((step - 1) * batch_size, step * batch_size)]
+    end = step * batch_size if epochs is None else min(step * batch_size, epochs * count)
+    return [at(position) for position in range((step - 1) * batch_size, end)]
 
 
 def steps_for(epochs: int, transcripts: int, batch_size: int) -> int:

@@ -225,7 +225,7 @@ def sft(
     settings = _file_settings("sft", epochs, len(read), batch_size, learning_rate)
     trainer = backbone.trainer(model, settings, seed=seed, deterministic=False, progress=progress)
     chat, longest = _format(trainer, rollout)
-    source = TranscriptSource(transcript_samples(chat, read, longest, progress.say), settings, seed)
+    source = TranscriptSource(transcript_samples(chat, read, longest, progress.say), settings, seed, epochs)
     return _learn(trainer, source, settings, output, progress)
 
 
@@ -252,7 +252,7 @@ def dpo(
     )
     chat, longest = _format(trainer, rollout)
     source = PreferenceSource(
-        preference_samples(chat, read, longest, progress.say), algorithm, settings, seed
+        preference_samples(chat, read, longest, progress.say), algorithm, settings, seed, epochs
     )
     return _learn(trainer, source, settings, output, progress)
 

@@ -45,6 +45,8 @@ Computed = TypeVar("Computed")
 
 STATE_FILE = "trainer.pt"
 """The file of a checkpoint with the optimizers' and critics' states and the weight version."""
+SETTINGS = ("weight_decay", "eps", "betas")
+"""What the job says of an optimizer's parameters beside the learning rate, which each batch sets."""
 HEAD_RATE = 10.0
 """The learning rate of a critic's head, as a multiple of the model's: the head begins at 0, the model is trained already."""
 
@@ -432,7 +434,11 @@ class LocalTrainer:
                     self.adapters.restore(adapter, path / FOLDER / adapter)
         self._copy_to_engine()
         for name, learner in self._learners.items():
+            # The job's settings, which a resumed run may change, are not those of the checkpoint.
+            own = [{n: g[n] for n in SETTINGS if n in g} for g in learner.optimizer.param_groups]
             learner.optimizer.load_state_dict(optimizers[name])
+            for group, settings in zip(learner.optimizer.param_groups, own, strict=True):
+                group.update(settings)
             if learner.head is not None:
                 learner.head.load_state_dict(critics[name])
         self.engine.version = version

@@ -217,6 +217,18 @@ def test_save_and_load_are_bit_exact_and_training_continues_equally(trainer, tok
     assert equal(expected, weights(other))
 
 
+def test_a_resumed_run_has_the_settings_that_its_job_says_now(trainer, tmp_path):
+    trainer.update(batch(SAMPLES))
+    trainer.save(tmp_path / "saved")
+    model, tokenizer = load_model(tmp_path / "saved", "cpu")
+    other = LocalTrainer(
+        model, tokenizer, LocalEngine(model, tokenizer), weight_decay=0.5, adam_epsilon=1e-4, betas=(0.8, 0.9)
+    )
+    other.load(tmp_path / "saved")
+    (group,) = other._learners[None].optimizer.param_groups
+    assert (group["weight_decay"], group["eps"], group["betas"]) == (0.5, 1e-4, (0.8, 0.9))
+
+
 def test_loading_a_folder_that_is_no_checkpoint_says_so(trainer, tmp_path):
     with pytest.raises(AjetError, match=r"trainer\.pt"):
         trainer.load(tmp_path)

@@ -447,6 +447,32 @@ def test_feedback_in_the_records_themselves(tmp_path: Path) -> None:
     assert [t.metadata.get("answer") for t in read(path, scale=(1, 5), answers="none")][4] == "better"
 
 
+def test_a_score_outside_the_scale_is_refused_and_what_has_no_question_is_counted(
+    tmp_path: Path,
+) -> None:
+    asked = {"id": "1", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    path = write(tmp_path / "log.jsonl", {**asked, "rating": 2})
+    assert "log.jsonl:1" in fault(
+        path
+    ) and "the score 2 is outside 0 to 1; set the reader's `scale`" in fault(path)
+    (task,) = read(path, scale=(5, 1))
+    assert task.metadata["feedback"]["score"] == 0.75, "1 is best"
+    own = {"id": "2", "messages": [{"role": "system", "content": "s"}, {"role": "assistant", "content": "a"}]}
+    embedded = {
+        "request": {"input": "chunk 17"},
+        "response": {"object": "list", "data": [{"embedding": [0.5]}]},
+    }
+    told: list[str] = []
+
+    class Told(Silent):
+        def say(self, text: str) -> None:
+            told.append(text)
+
+    with reporting_to(Told()):
+        assert len(read(write(path, asked, own, embedded))) == 1
+    assert told == [f"{path}: left out 1 records that are no chats", "traces: 2 traces → with a question 1"]
+
+
 def test_feedback_from_a_file_finds_its_trace_by_any_of_its_names(tmp_path: Path) -> None:
     traces = write(
         tmp_path / "a.jsonl",

@@ -79,18 +79,20 @@ class Traces(SelectingReader):
             current_progress().say(
                 f"{self.feedback}: {unmatched} of {len(added)} lines match no trace that was read"
             )
-        traces = [trace for trace in traces if trace.query]
+        if contents.others:
+            current_progress().say(f"{self.path}: left out {contents.others} records that are no chats")
+        found, traces = len(traces), [trace for trace in traces if trace.query]
         if not traces:
             raise ConfigError(
                 f"{self.path}: no trace contains a user's question. Does the exporter record the messages' content?"
             )
-        yield from map(self._task, self._chosen(traces))
+        yield from map(self._task, self._chosen(traces, found))
 
-    def _chosen(self, traces: list[CallTrace]) -> Sequence[CallTrace]:
+    def _chosen(self, traces: list[CallTrace], found: int) -> Sequence[CallTrace]:
         from ajet import AnswerStore
         from ajet_readers.traces.filters import build_filters
 
-        counts = [f"{len(traces)} traces"]
+        counts = [f"{found} traces", *([f"with a question {len(traces)}"] if len(traces) < found else ())]
         with AnswerStore(self.cache / "answers.sqlite", exclusive=True) as journal:
             for trace_filter in build_filters(self.filters):
                 traces = trace_filter.keep(traces, journal)

@@ -50,8 +50,8 @@ Scale = tuple[float, float]
 
 
 def read_feedback(record: Mapping[str, Any], scale: Scale) -> TraceFeedback | None:
-    """The feedback in a record; None if there is none. A score outside the scale is set to its nearest end. Raises
-    ValueError for a value that is not a score or a thumb."""
+    """The feedback in a record; None if there is none. Raises ValueError for a score outside the scale, and for a value that is not a
+    score or a thumb."""
     score = _score(_first(record, _SCORES), scale)
     if score is None:
         score = _thumb(_first(record, _THUMBS))
@@ -99,7 +99,11 @@ def _score(value: Any, scale: Scale) -> float | None:
     if not isinstance(value, int | float):
         raise ValueError(f"{value!r} is not a score")
     low, high = scale
-    return min(max((value - low) / (high - low), 0.0), 1.0)
+    if not min(scale) <= value <= max(scale):
+        raise ValueError(
+            f"the score {value:g} is outside {low:g} to {high:g}; set the reader's `scale`, such as task.reader.scale=[1,5]"
+        )
+    return (value - low) / (high - low)
 
 
 def _thumb(value: Any) -> float | None:

@@ -192,9 +192,23 @@ def _openai(file: Path, contents: TraceContents, scale: Scale) -> None:
     them."""
     for place, record in _records(file):
         try:
+            if _is_list(record):
+                contents.others += 1
+                continue
             contents.calls.append(_logged(record, scale))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ConfigError(f"{place}: cannot be read as a call of chat completions ({error}).") from None
+
+
+def _is_list(record: Mapping[str, Any]) -> bool:
+    """Whether the answer to a request is a list, as of embeddings, moderations and models."""
+    response = _first(record, "response", "completion") or record
+    response = response.get("body") or response
+    return (
+        "choices" not in response
+        and "output" not in response
+        and isinstance(_first(response, "data", "results"), list)
+    )
 
 
 def _logged(record: Mapping[str, Any], scale: Scale) -> TracedCall:

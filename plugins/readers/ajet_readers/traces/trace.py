@@ -109,6 +109,8 @@ class TraceContents:
 
     calls: list[TracedCall] = field(default_factory=list)
     feedback: list[tuple[frozenset[str], TraceFeedback]] = field(default_factory=list)
+    others: int = 0
+    """Records of requests that are no chats, such as embeddings."""
 
 
 def assemble(contents: TraceContents) -> list[CallTrace]:
