@@ -289,7 +289,8 @@ def without_tools(*roles: str) -> Chat:
     """By a template that writes the texts of these roles alone."""
     tokenizer = templates.tokenizer("plain")
     tokenizer.chat_template = (
-        f"{{% for m in messages %}}{{% if m.role in {list(roles)} %}}<|{{{{ m.role }}}}|>{{{{ m.content }}}}<|end|>\n{{% endif %}}{{% endfor %}}"
+        f"{{% for m in messages %}}{{% if m.role in {list(roles)} %}}"
+        "<|{{ m.role }}|>{{ m.content }}<|end|>\n{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
     return Chat(tokenizer)

@@ -388,6 +388,18 @@ class Mine(ajet.Judge):
     name = "mine"
     async def judge(self, task, output, episode):
         return ajet.JudgeOutput(float("inf"))
+
+def of_verl(data_source, solution_str, ground_truth, extra_info=None):
+    return 1.0
+
+def misspelt(task, output):
+    return ajet.JudgeOutput(0.5, rewards={"agnet": float("4" in output.response)})
+
+def odd_metric(task, output):
+    return ajet.JudgeOutput(0.5, metrics={"length": float("nan")})
+
+def says_no(task, output):
+    return ajet.JudgeOutput(0.5, is_success="no")
 """
 
 
@@ -408,6 +420,8 @@ def test_a_judge_that_raises_is_named_with_the_line_of_its_own_code(folder: Fold
         ("not_finite", "not_finite", "the reward is nan", 14),
         ("forgotten", "forgotten", "returned a coroutine, which must be awaited", 17),
         ("Mine", "mine", "the reward is inf", 28),
+        ("odd_metric", "odd_metric", "the metric length is nan", 37),
+        ("says_no", "says_no", "is_success is 'no'; expected True, False or None", 40),
     ],
 )
 def test_a_judge_that_breaks_its_contract_is_named_with_its_line(
@@ -423,6 +437,22 @@ def test_a_reward_function_of_trl_is_refused_with_the_judge_that_calls_it(folder
     outcome = folder.ajet("check", "job.yaml", "--workflow", "agent.py:clean", "--judge", "judge.py:of_trl")
     asked = "return reward(completions=[output.response], answer=[task.metadata['answer']])[0]. If it reads messages"
     assert outcome.code == 2 and asked in outcome.err
+
+
+def test_a_reward_function_of_verl_is_refused_with_the_judge_that_calls_it(folder: Folder) -> None:
+    folder.write("judge.py", JUDGES)
+    outcome = folder.ajet("check", "job.yaml", "--workflow", "agent.py:clean", "--judge", "judge.py:of_verl")
+    asked = "return score(data_source='', solution_str=output.response, ground_truth=task.metadata['answer'])"
+    assert outcome.code == 2 and asked in outcome.err
+
+
+def test_a_reward_of_nobody_is_told_with_the_names_that_there_are(folder: Folder) -> None:
+    folder.write("judge.py", JUDGES)
+    page = check(folder, "clean", "--judge", "judge.py:misspelt", "--first", "1", "--group-size", "2")
+    assert (
+        "! the judge rewards 'agnet', which is neither an agent nor a target, so this trains nothing" in page
+    )
+    assert "-> Name them as the calls do: agent." in page
 
 
 @pytest.mark.whole

@@ -110,6 +110,50 @@ def test_a_run_that_fails_names_what_was_not_captured(folder: Folder) -> None:
     assert line_of(folder, "requests.post") in said and "passthrough" in said
 
 
+LEAVES = """
+import openai
+CLIENT = openai.OpenAI(base_url=URL + "/v1", api_key="k")
+def second(task):
+    CLIENT.chat.completions.create(**BODY)
+    return run(task)
+def run(task):
+    for event in CLIENT.chat.completions.create(**BODY, stream=True):
+        if event.choices and event.choices[0].delta.content:
+            return event.choices[0].delta.content
+"""
+
+
+def test_answers_that_an_agent_does_not_take_whole_are_counted_and_named(folder: Folder) -> None:
+    agent(folder, LEAVES)
+    page = check(folder).out
+    assert (
+        "nothing_captured:abandoned: the workflow ended without an answered LLM call: it left 1 before"
+        in page
+    )
+    assert "Read each stream to its end, and await each call" in page
+    assert "calls were left" not in page
+    page = check(folder, "--workflow", "agent.py:second").out
+    assert re.search(r"! \d calls were left before their answer was complete, and are not recorded", page)
+    assert re.search(r"calls captured +4, 1.0 an episode", page)
+
+
+def test_each_cause_of_refused_calls_is_named_though_one_line_makes_them_all(folder: Folder) -> None:
+    agent(
+        folder,
+        "import openai\nCLIENT = openai.OpenAI(base_url=URL + '/v1', api_key='k')\n"
+        "def run(task):\n"
+        "    for more in ({}, {'top_logprobs': 2, 'logprobs': True}, {'frequency_penalty': 1.5}):\n"
+        "        try:\n"
+        "            said = CLIENT.chat.completions.create(**BODY, **more)\n"
+        "        except openai.BadRequestError:\n"
+        "            pass\n"
+        "    return said.choices[0].message.content\n",
+    )
+    page = check(folder).out
+    assert len(re.findall(r"! \d+ LLM calls were refused: unsupported_parameter", page)) == 2
+    assert "top_logprobs" in page and "frequency_penalty" in page
+
+
 def test_an_agent_on_requests_needs_no_change(folder: Folder) -> None:
     agent(folder, RAISES.replace("/models/x:answer", "/v1/chat/completions"))
     page = check(folder).out

@@ -13,7 +13,7 @@ import pytest
 
 from ajet.interfaces.judge import FunctionJudge, RewardFromWorkflow
 from ajet.rollout.failures import Failure, describe_exception, judge_failure
-from ajet.rollout.scheduler import _finite
+from ajet.rollout.scheduler import _reward, _truth
 from ajet.types import EpisodeView, Task, WorkflowOutput
 
 
@@ -67,6 +67,12 @@ def without_source(lines: str) -> Any:
             "Task has id, query, messages, metadata; its metadata has answer",
         ),
         (lambda task, output: task.answer, "Task has id, query, messages, metadata; its metadata has answer"),
+        (
+            lambda task, output: task["answer"],
+            "Task has id, query, messages, metadata; its metadata has answer",
+        ),
+        (lambda task, output: "4" in output, "WorkflowOutput has reward, response, is_success, metadata"),
+        (lambda task, output: "4" in 4, ""),
         (lambda task, output: output.text, "WorkflowOutput has reward, response, is_success, metadata"),
         (lambda task, output: {}["metadata"], ""),
         (lambda task, output: task.query.answer, ""),
@@ -120,5 +126,16 @@ def test_a_judge_may_return_numbers_and_bools_of_numpy(
 
 
 def test_rewards_that_differ_only_by_rounding_are_kept_as_one() -> None:
-    assert _finite("the reward", 0.1 + 0.2) == _finite("the reward", 0.3) == 0.3
-    assert _finite("the reward", 0.3 - 0.2 - 0.1) == 0.0 and _finite("the reward", 1e-7) == 1e-7
+    assert _reward("the reward", 0.1 + 0.2) == _reward("the reward", 0.3) == 0.3
+    assert _reward("the reward", 0.3 - 0.2 - 0.1) == 0.0 and _reward("the reward", 1e-7) == 1e-7
+
+
+@pytest.mark.parametrize("value", [True, 1, 1.0, np.bool_(True), np.array(1)])
+def test_success_is_what_means_yes_or_no(value: Any) -> None:
+    assert _truth(value) is True and _truth(None) is None and _truth(np.bool_(False)) is False
+
+
+@pytest.mark.parametrize("value", ["no", "false", 0.5, [True]])
+def test_success_is_not_what_happens_to_be_true(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^is_success is .*; expected True, False or None$"):
+        _truth(value)

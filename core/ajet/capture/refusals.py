@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from dataclasses import dataclass
+
+MOST_CAUSES = 100
+"""Causes that are told apart, as messages may repeat what an agent sends; further ones of a line are one."""
 
 
 @dataclass(slots=True)
@@ -32,7 +36,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class RefusedCalls:
-    """Refused calls of one cause to one address from one line."""
+    """Refused calls of one cause to one address from one line. Messages that differ in numbers only are one cause."""
 
     count: int
     code: str
@@ -53,17 +57,19 @@ class Refusals:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._messages: dict[tuple[str, str], str] = {}
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._messages: dict[tuple[str, str, str], str] = {}
 
     def add(self, refusal: Refusal) -> None:
         """Count a refused call."""
-        key = (refusal.code, refusal.where)
+        key = (refusal.code, refusal.where, re.sub(r"\d+", "", refusal.message))
         with self._lock:
+            if key not in self._counts and len(self._counts) >= MOST_CAUSES:
+                key = (*key[:2], "")
             self._counts[key] += 1
             self._messages.setdefault(key, refusal.message)
 
     def found(self) -> list[RefusedCalls]:
         """What was refused, the most frequent first."""
         with self._lock:
-            return [RefusedCalls(n, *key, self._messages[key]) for key, n in self._counts.most_common()]
+            return [RefusedCalls(n, *key[:2], self._messages[key]) for key, n in self._counts.most_common()]

@@ -87,6 +87,8 @@ class Session:
     sampled: int = 0
     """Tokens of the answers that the engine gave, received or not."""
     key: str = field(default_factory=lambda: f"{_KEY_PREFIX}{secrets.token_urlsafe(24)}")
+    abandoned: int = 0
+    """Answers that have begun, and that the agent has not taken whole: those in flight, and those that it left."""
     in_flight: int = 0
     on_change: Callable[[], None] = lambda: None
     child_refused: Refusal | None = None
@@ -152,11 +154,14 @@ class Session:
             self._refuse_beyond_limits()
             asked = await self._asked(request, agent, target)
             self._numbers += request.n
+            self.abandoned += request.n
             try:
                 await check_schema(request)
                 choices = await asked.answer(blocks_loop, emit)
-            except Refused as error:
-                self._keep_refused(asked.call, error)
+            except Exception as error:
+                self.abandoned -= request.n
+                if isinstance(error, Refused):
+                    self._keep_refused(asked.call, error)
                 raise
             for what in asked.request.left_out:
                 self.counters[f"left_out:{what}"] += 1
@@ -175,6 +180,7 @@ class Session:
         """Record the choices of a request, all at once, as they are delivered to the client. Raises Refused
         if the episode has ended, and for an answer without the requested form, which is recorded."""
         self._refuse_if_closed()
+        self.abandoned -= len(choices)
         for call, answer in choices:
             self._record(call, answer)
         if reply_id and (first := choices[0][0]).answer:

@@ -138,7 +138,7 @@ def _what(verdict: Any) -> str:
 
 def judge_binding(function: Callable[..., Any]) -> Binding:
     """Which of task, output and episode a judge function takes. Raises TypeError for another signature, with what replaces
-    that of a reward function of TRL."""
+    that of a reward function of TRL or verl."""
     code = getattr(function, "__code__", None)
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()
     if {"completions", "completion_ids"} & {*names}:
@@ -152,6 +152,14 @@ def judge_binding(function: Callable[..., Any]) -> Binding:
             "is a reward function over batches, as TRL has them. A judge gets one episode: def judge(task, output): "
             f"return reward({', '.join(given)})[0]. If it reads messages, they are "
             "completions=[[{'role': 'assistant', 'content': output.response}]]"
+        )
+    if {"solution_str", "ground_truth"} & {*names}:
+        of_verl = {"solution_str": "output.response", "ground_truth": "task.metadata['answer']"}
+        passed = [f"{name}={of_verl[name]}" for name in names if name in of_verl]
+        source = ["data_source=''"] if "data_source" in names else []
+        raise TypeError(
+            "is a reward function of verl. A judge gets task and output: def judge(task, output): "
+            f"return score({', '.join([*source, *passed])})"
         )
     return bind(function, JUDGED, 2)
 

@@ -111,6 +111,8 @@ class RolloutSource:
     """Writes the hints of an algorithm that needs them."""
     steering: Steering | None = None
     """Says which groups begin with calls of an earlier episode."""
+    told: set[str] = field(default_factory=set)
+    """Names in rewards of which a warning was given."""
 
     def __post_init__(self) -> None:
         if self.rollout.settings.fork:  # some judges know whether they compare only when they are open
@@ -135,6 +137,9 @@ class RolloutSource:
             teacher=self.teacher,
         )
         batch.account.episodes.update(running.left_out)
+        if names := unmatched_rewards(episodes) - self.told:
+            self.told.update(names)
+            log.warning("%s", unmatched_rewards_line(names))
         if len(episodes) < running.ended:
             self.recorder.unused(step, [e.plan.id for e in episodes])
         seconds = time.monotonic() - started
@@ -284,6 +289,17 @@ class _Step:
 
     def _leave_out(self, rule: str, episodes: Iterable[Episode]) -> None:
         self.left_out.setdefault(rule, []).extend(e.plan.id for e in episodes)
+
+
+def unmatched_rewards(episodes: Sequence[Episode]) -> set[str]:
+    """Names in `Episode.rewards` that are neither an agent nor a target of any call, perhaps because of a misspelling."""
+    known = {name for e in episodes for x in e.record.asked for name in (x.agent, x.target)}
+    return {name for e in episodes for name in e.rewards} - known
+
+
+def unmatched_rewards_line(names: Iterable[str]) -> str:
+    """What is wrong with such names."""
+    return f"the judge rewards {', '.join(map(repr, sorted(names)))}, which is neither an agent nor a target, so this trains nothing"
 
 
 def _in_order(groups: Mapping[int, Sequence[Episode]]) -> list[Episode]:

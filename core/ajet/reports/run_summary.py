@@ -36,6 +36,7 @@ MEANINGS = {
     "drift": "stored tokens used for text that the agent sent back in another form (rollout.merge: text)",
     "context_overflow": "calls refused because the prompt filled the model's context",
     "refused": "calls that were refused",
+    "abandoned": "calls that the agent left before their answer was complete, so they are not recorded",
     "tokens_not_received": "sampled tokens of answers that no client got",
     "judge_check_failed": "episodes that the second judge (judge_check) could not judge",
     "attempt_end_failed": "plugins that failed at the end of an attempt (ajet_attempt)",

@@ -266,6 +266,8 @@ class EpisodeRunner:
         received = sampled(call for call in session.record.calls if not call.replayed)
         if lost := session.sampled - received:  # `ajet audit` asks where every token went
             session.counters["tokens_not_received"] = lost
+        if session.abandoned:
+            session.counters["abandoned"] = session.abandoned
         calls = self.workflow.calls_model and not self.own_models
         return output, _explain(session, failed, missed, self.workflow if calls else None), missed
 
@@ -380,6 +382,9 @@ def _explain(
         if session.program and not captured.is_plugin:
             text = f"the workflow ended without an answered LLM call, but it started {session.program}; {_BY_A_PROGRAM}"
             return Failure(FailureKind.NOTHING_CAPTURED, "program", text)
+        if left := session.abandoned:
+            text = f"the workflow ended without an answered LLM call: it left {left} before the answer was complete"
+            return Failure(FailureKind.NOTHING_CAPTURED, "abandoned", text)
         refused = f" ({session.refusals[0].line})" if session.refusals else ""
         text = (
             f"the workflow ended without an answered LLM call{refused}"

@@ -29,6 +29,7 @@ class FailureKind(StrEnum):
 _FIX_THE_PROGRAM = (
     "Fix the program; the error shows the end of what it printed, and `ajet docs gateway` what it is given."
 )
+LEFT = "Read each stream to its end, and await each call: an answer that is not taken whole is not recorded."
 _REMEDIES = {
     FailureKind.WORKFLOW: "Fix the agent; what the model did wrong, such as invalid SQL, a tool returns to it: failed episodes are not "
     "trained. `--backbone debug` stops at breakpoints in it.",
@@ -44,6 +45,7 @@ _REMEDIES = {
 _REMEDIES_BY_CAUSE = {
     "nothing_captured:program": "Make the program the workflow (`workflow: cmd:COMMAND`), or start it with "
     "env={**os.environ, **tuner.as_base_url().environment()}; see `ajet docs gateway`.",
+    "nothing_captured:abandoned": LEFT,
     "workflow:calls": "Raise workflow.calls, or train such episodes, too: workflow.failed: judge.",
     "workflow:tokens": "Raise workflow.tokens, or train such episodes, too: workflow.failed: judge.",
     "workflow:timeout": "Raise workflow.timeout, or train such episodes, too: workflow.failed: judge.",
@@ -142,7 +144,11 @@ def describe_exception(exception: BaseException) -> str:
 
 def _missing_field(exception: BaseException) -> str:
     """What a task or an output has, if the user's code asked it for something else; else empty."""
-    asked = exception.obj if isinstance(exception, AttributeError) else None
+    asked: object = exception.obj if isinstance(exception, AttributeError) else None
+    if isinstance(exception, TypeError) and exception.__traceback__:
+        kind = next((k for k in (Task, WorkflowOutput) if f"'{k.__name__}'" in str(exception)), None)
+        (*_, (frame, _)) = walk_tb(exception.__traceback__)
+        asked = next((v for v in frame.f_locals.values() if kind and isinstance(v, kind)), None)
     if isinstance(exception, KeyError) and exception.__traceback__:
         (*_, (frame, _)) = walk_tb(exception.__traceback__)
         local = frame.f_locals.values() if "metadata" in frame.f_code.co_names else ()

@@ -202,12 +202,12 @@ class Rollout:
             with passthrough():
                 verdict = await within(self._judge_deadline(), asked(), name=_judging(plan.id))
             # Plain numbers, whatever types the judge uses: they go into the journal.
-            reward = _finite("the reward", verdict.reward)
-            rewards = {str(name): _finite(f"the reward of {name}", r) for name, r in verdict.rewards.items()}
+            reward = _reward("the reward", verdict.reward)
+            rewards = {str(name): _reward(f"the reward of {name}", r) for name, r in verdict.rewards.items()}
             call_rewards = _call_rewards(verdict.call_rewards, episode)
-            is_success = None if verdict.is_success is None else bool(verdict.is_success)
+            is_success = _truth(verdict.is_success)
             given = {**episode.output.metrics, **verdict.metrics}
-            metrics = {name: float(value) for name, value in given.items()}
+            metrics = {name: _finite(f"the metric {name}", value) for name, value in given.items()}
         except DeadlinePassed:
             text = f"no verdict within {self.settings.judge_timeout:g} s"
             episode.failed = Failure(FailureKind.JUDGE, "timeout", text)
@@ -232,7 +232,7 @@ class Rollout:
             try:
                 with passthrough():
                     verdict = await within(self._judge_deadline(), asked, name=name)
-                reward = _finite("the reward of judge_check", verdict.reward)
+                reward = _reward("the reward of judge_check", verdict.reward)
                 figures |= {"check_reward": reward, "check_gap": episode.reward - reward}
             except ContractBroken:
                 raise
@@ -288,11 +288,24 @@ def _call_rewards(given: Sequence[float] | Mapping[int, float], episode: Episode
                 f"call_rewards has a reward of the call {place!r}, but the calls of the episode (episode.messages) are 0 to "
                 f"{len(calls) - 1}"
             )
-    return {calls[place].number: _finite(f"the reward of call {place}", r) for place, r in by_place.items()}
+    return {calls[place].number: _reward(f"the reward of call {place}", r) for place, r in by_place.items()}
 
 
 def _finite(what: str, value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{what} is {number}, which is not a finite number")
-    return rounded(number)
+    return number
+
+
+def _reward(what: str, value: Any) -> float:
+    return rounded(_finite(what, value))
+
+
+def _truth(value: Any) -> bool | None:
+    """What a judge says of success; also 0 and 1, and numbers of numpy and torch."""
+    if getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if value is not None and value not in (True, False):
+        raise ValueError(f"is_success is {value!r}; expected True, False or None")
+    return None if value is None else bool(value)

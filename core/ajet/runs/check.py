@@ -8,7 +8,7 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from ajet.job.job import Job
 from ajet.job.models import about, find_recipe
 from ajet.learning.batch import TokenSelection
 from ajet.learning.credit import advantages
-from ajet.learning.rollouts import plan_step
+from ajet.learning.rollouts import plan_step, unmatched_rewards, unmatched_rewards_line
 from ajet.rollout.episode import Episode, Fork
-from ajet.rollout.failures import Failure, FailureKind
+from ajet.rollout.failures import LEFT, Failure, FailureKind
 from ajet.rollout.groups import judged_groups
 from ajet.rollout.recorder import RunRecorder
 from ajet.rollout.summary import failures, summarize
@@ -105,6 +105,10 @@ class Report:
     """What went wrong in answers with thoughts and tool calls, by the counters' names; without those that are 0."""
     tools_left_out: int
     """Calls with tools that the prompt does not contain."""
+    abandoned: int
+    """Calls that the agent left before their answer was complete."""
+    unmatched: Collection[str]
+    """Names in rewards that are neither agents nor targets."""
     left_out: Mapping[str, int]
     """Calls by what their prompts do without: images and files that the model cannot see, tools that it has not."""
     offering: int
@@ -266,6 +270,8 @@ def examine(
         cut=sum(c.generation.finish_reason == "length" for c in calls),
         faults={name: counters[name] for name in FAULTS if counters[name]},
         tools_left_out=counters["tools_left_out"],
+        abandoned=counters["abandoned"],
+        unmatched=unmatched_rewards(episodes),
         left_out=_below(counters, "left_out:"),
         offering=sum(c.key != merging_key(c.target, ()) for c in calls),
         calling=sum(bool(c.answer and c.answer.message.get("tool_calls")) for c in calls),
@@ -345,6 +351,12 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
                 _LONGER,
             )
         )
+    if report.unmatched:
+        remedy = f"Name them as the calls do: {', '.join(sorted(report.agents))}."
+        warnings.append((unmatched_rewards_line(report.unmatched), remedy))
+    if report.abandoned and report.agents:
+        said = f"{report.abandoned} calls were left before their answer was complete, and are not recorded"
+        warnings.append((said, LEFT))
     if report.tools_left_out:
         warnings.append(
             (

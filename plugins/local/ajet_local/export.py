@@ -27,6 +27,11 @@ def export(checkpoint: Path, output: Path, target: str | None) -> None:
     """
     if output.exists():
         raise ConfigError(f"{output} already exists; name a new folder.")
+    try:
+        output.mkdir(parents=True)
+        output.rmdir()
+    except OSError as error:
+        raise ConfigError(f"{output} cannot be written ({error.strerror}); name a new folder.") from None
     if not checkpoint.is_dir():
         raise ConfigError(f"{checkpoint}: no such folder.")
     if saved_adapters(checkpoint):

@@ -29,6 +29,8 @@ _MOST_PACKED = 200
 """Maximum ratio of a .gz file's unpacked size to its size: at best 50 for JSON, 1000 for a decompression bomb."""
 _HARMLESS = 16 * MiB
 """Bytes to which any .gz file may unpack."""
+OF_HUGGINGFACE = (".csv", ".tsv", ".parquet", ".json")
+"""Files that the reader `huggingface` reads."""
 _ESCAPED_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _HALF = re.compile("[\ud800-\udfff]")
 
@@ -58,6 +60,9 @@ class JsonLines(RecordReader):
             raise ConfigError(
                 f"{place}: the line is longer than {self.max_line} MiB. Raise the reader's `max_line` or set `on_error: skip`."
             )
+        suffix = self.path.with_suffix("").suffix if self.path.suffix == ".gz" else self.path.suffix
+        if suffix in OF_HUGGINGFACE:
+            remedy = f"The reader huggingface reads {suffix[1:]}: task.reader: {{type: huggingface, path: {self.path}}}."
         record = parse_line(entry, place, remedy, self.max_line * MiB)
         if _ESCAPED_HALF.search(entry) and (half := _HALF.search(json.dumps(record, ensure_ascii=False))):
             raise ConfigError(
@@ -104,12 +109,25 @@ def _lines(file: BinaryIO, path: Path, most: int, packed: bool) -> Iterator[byte
             )
 
 
+class _Twice(Exception):
+    """A key occurs twice in an object."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _Twice(next(key for n, (key, _) in enumerate(pairs) if key in dict(pairs[:n])))
+    return found
+
+
 def parse_line(line: bytes, place: str, remedy: str, most: int = LONGEST) -> dict[str, Any]:
     """A line as a JSON object. Raises ConfigError that begins with the place and ends with the remedy."""
     if too_long(line, most):
         raise ConfigError(f"{place}: the line is longer than {most // MiB} MiB. {remedy}")
     try:
-        record = json.loads(line.decode("utf-8-sig"))
+        record = json.loads(line.decode("utf-8-sig"), object_pairs_hook=_once)
+    except _Twice as twice:
+        raise ConfigError(f"{place}: the key {twice.args[0]!r} occurs twice. {remedy}") from None
     except UnicodeDecodeError as error:
         if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             remedy = "The file is UTF-16: save it as UTF-8."
@@ -122,5 +140,7 @@ def parse_line(line: bytes, place: str, remedy: str, most: int = LONGEST) -> dic
         # Numbers with thousands of digits, nesting that is too deep.
         raise ConfigError(f"{place}: not JSON that can be read ({error}). {remedy}") from None
     if not isinstance(record, dict):
-        raise ConfigError(f"{place}: {kind_of(record)}, not a JSON object. Each line must be one {{…}}.")
+        raise ConfigError(
+            f"{place}: {kind_of(record)}, not a JSON object. Each line must be one {{…}}. {remedy}"
+        )
     return record

@@ -117,6 +117,8 @@ class RecordReader(SelectingReader):
         answer = _field(record, self.answer)
         if answer is not None:
             metadata["answer"] = self._answer(answer, place)
+        elif self.answer in record and record[self.answer] is None:
+            metadata["answer"] = None
         return Task(id=identity, query=query, messages=messages, metadata=metadata)
 
     def _answer(self, value: Any, place: str) -> Any:

@@ -18,6 +18,7 @@ from ajet.learning.settings import TrainSettings  # noqa: E402
 from ajet.types import AjetError, Batch, GenerateRequest, Sample, Sampling, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
+from ajet_local.export import export
 from ajet_local.modeling import load_model  # noqa: E402
 from ajet_local.rows import micro_batches, trained_tokens  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
@@ -358,3 +359,9 @@ def test_bfloat16_samples_and_trains_by_trees_and_rows_alike(model, tokenizer, t
         assert len(asyncio.run(scenario()).token_ids)
         losses.append(made.update(batch(SAMPLES))["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+def test_an_export_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AjetError, match=r"file/out cannot be written \(.*\); name a new folder"):
+        export(tmp_path / "checkpoint", tmp_path / "file" / "out", None)

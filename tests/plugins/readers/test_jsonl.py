@@ -229,6 +229,23 @@ def test_a_line_that_is_no_object(tmp_path: Path, line: str, kind: str) -> None:
     assert fault(path).startswith(f"{path}:2: {kind}, not a JSON object.")
 
 
+@pytest.mark.parametrize("name", ["tasks.csv", "tasks.json", "tasks.csv.gz"])
+def test_a_file_of_another_kind_is_told_its_reader(tmp_path: Path, name: str) -> None:
+    path, text = tmp_path / name, b'[{"query": "q"}]\n' if "json" in name else b"query,answer\nq,a\n"
+    path.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    assert fault(path).endswith(f"task.reader: {{type: huggingface, path: {path}}}.")
+
+
+def test_a_key_that_occurs_twice_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, {"query": "q"}, '{"query": "What is 3 + 4?", "query": "What is 9 + 9?"}')
+    assert fault(path).startswith(f"{path}:2: the key 'query' occurs twice.")
+
+
+def test_an_answer_that_is_null_stays_as_any_other_field(tmp_path: Path) -> None:
+    (task,) = read(write(tmp_path, {"query": "q", "answer": None, "gold": None}))
+    assert task.metadata == {"answer": None, "gold": None}
+
+
 @pytest.mark.parametrize("key", ["id", "query", "answer", "messages"])
 def test_a_field_that_the_job_names_must_be_there(tmp_path: Path, key: str) -> None:
     path = write(tmp_path, {"query": "q", "messages": [], "other": 1})
