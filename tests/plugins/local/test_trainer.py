@@ -18,7 +18,7 @@ from ajet.learning.settings import TrainSettings  # noqa: E402
 from ajet.types import AjetError, Batch, GenerateRequest, Sample, Sampling, Span  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.engine import LocalEngine  # noqa: E402
-from ajet_local.export import export
+from ajet_local.export import export  # noqa: E402
 from ajet_local.modeling import load_model  # noqa: E402
 from ajet_local.rows import micro_batches, trained_tokens  # noqa: E402
 from ajet_local.trainer import LocalTrainer  # noqa: E402
