@@ -19,6 +19,8 @@ from ajet_environments.workers import NAME, kill_marked, new_mark
 
 _OF_THE_CALL = (-32601, -32602, -32603)
 """Errors of JSON-RPC that a server answers a call with; with others the session has ended."""
+MOST_PAGES = 100
+"""Pages of a server's list of tools that are read."""
 INSTALL = "pip install 'ajet-plugin-environments[mcp]'"
 
 
@@ -63,10 +65,9 @@ class McpTools(Settings):
                     transport = stdio_client(server, errlog=said)
                 async with transport as streams, ClientSession(streams[0], streams[1]) as session:
                     await session.initialize()
-                    listed = (await session.list_tools()).tools
-                    ready = True
                     tools = SessionTools()
-                    tools.add(session, [each.model_dump(by_alias=True, mode="json") for each in listed])
+                    tools.add(session, await _listed(session))
+                    ready = True
                     yield tools
             except Exception as error:
                 inner = _innermost(error)  # mcp wraps also what the block raises
@@ -142,7 +143,7 @@ class SessionTools:
                 raise
             return f"Error: {error.error.message}"
         parts = [part.model_dump(by_alias=True, mode="json") for part in result.content]
-        return "\n".join(part["text"] if part["type"] == "text" else f"[{part['type']}]" for part in parts)
+        return "\n".join(map(_said, parts))
 
     async def answer(self, call: Mapping[str, Any]) -> dict[str, Any]:
         """The message that answers one of an assistant message's ``tool_calls``; it says what is wrong with the call, too."""
@@ -155,6 +156,29 @@ class SessionTools:
         else:
             said = "Error: the arguments are not a JSON object."
         return {"role": "tool", "tool_call_id": call["id"], "content": said}
+
+
+async def _listed(session: Any) -> list[dict[str, Any]]:
+    """All tools of a server, which may list them on several pages."""
+    found: list[dict[str, Any]] = []
+    cursor = None
+    for _ in range(MOST_PAGES):
+        page = await session.list_tools(cursor=cursor)
+        found += [tool.model_dump(by_alias=True, mode="json") for tool in page.tools]
+        cursor = page.nextCursor
+        if not cursor:
+            return found
+    raise WorkflowFailed("tools", f"the MCP server lists its tools on more than {MOST_PAGES} pages")
+
+
+def _said(part: Mapping[str, Any]) -> str:
+    """What a part of a tool's result says: its text, also that of a resource, or where a resource is."""
+    whole = part.get("resource") or part
+    return (
+        str(whole.get("text") or whole.get("uri") or f"[{part['type']}]")
+        if part["type"] != "text"
+        else part["text"]
+    )
 
 
 def _innermost(error: Exception) -> Exception:

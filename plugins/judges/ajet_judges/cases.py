@@ -7,6 +7,7 @@ import doctest
 import importlib.util
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -95,6 +96,21 @@ def given_code(task: Task, entry: str | None) -> str:
         if entry and isinstance(text, str) and entry in functions_in(text):
             return text
     return ""
+
+
+def completed(head: str, rest: str) -> str:
+    """The program that ``head`` begins, with the rest of its last function: indented as that is, if only then it is Python."""
+    last = next((line for line in reversed(head.splitlines()) if line.strip()), "")
+    indented = head + textwrap.indent(rest, last[: len(last) - len(last.lstrip())] or "    ")
+    return indented if _compiles(indented) and not _compiles(head + rest) else head + rest
+
+
+def _compiles(source: str) -> bool:
+    try:
+        compile(source, "solution.py", "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def functions_in(source: str) -> list[str]:

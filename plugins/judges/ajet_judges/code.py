@@ -19,6 +19,7 @@ from ajet_judges.cases import (
     Talk,
     TestedCall,
     Text,
+    completed,
     entry_point,
     functions_in,
     given_code,
@@ -112,7 +113,7 @@ class Code(Judge):
                 )
             entry = functions[0] if functions else ""
         if (head := given_code(task, entry)) and entry not in functions:
-            program = f"{head}{program}"  # the rest of a function that the task has begun
+            program = completed(head, program)
         elif head:
             given = f"{given}\n{head}"
         token = secrets.token_hex(16)

@@ -42,6 +42,10 @@ class PromptSearch(Backbone):
     repeats: int = Field(
         1, ge=1, description="Episodes of each task and candidate; their rewards are averaged."
     )
+    rewards: tuple[float, float] = Field(
+        (0.0, 1.0),
+        description="The lowest reward there is, which a failed episode counts, and the highest, which needs no better text.",
+    )
 
     @model_validator(mode="after")
     def _one_source_of_answers(self) -> PromptSearch:
@@ -118,6 +122,7 @@ class PromptSearch(Backbone):
                         budget,
                         repeats=self.repeats,
                         examples=self.examples,
+                        rewards=self.rewards,
                     )
                     listeners.result = await running.run()
                     return listeners.result

@@ -30,10 +30,17 @@ class RanEpisode:
     ended: Ended
     example: Mapping[str, str]
 
-    @property
-    def reward(self) -> float:
-        """That of its judge; 0 if it failed."""
-        return 0.0 if self.ended.failure else self.ended.reward
+    def reward(self, within: tuple[float, float]) -> float:
+        """That of its judge; the lowest there is if it failed. Raises AjetError for one that is not ``within`` the job's bounds."""
+        low, high = within
+        if self.ended.failure:
+            return low
+        if not low <= self.ended.reward <= high:
+            raise AjetError(
+                f"episode {self.ended.id}: its reward {self.ended.reward:g} is outside backbone.prompts.rewards, {low:g} to {high:g}. "
+                "Set the lowest and the highest there are, such as backbone.prompts.rewards=[1,5], and resume the search."
+            )
+        return self.ended.reward
 
 
 class Candidates:

@@ -41,10 +41,11 @@ class Running:
         *,
         repeats: int,
         examples: int,
+        rewards: tuple[float, float],
     ) -> None:
         job = runtime.job
         self._job, self._portal, self._budget = job, runtime.portal, budget
-        self._repeats, self._examples = repeats, examples
+        self._repeats, self._examples, self._rewards = repeats, examples, rewards
         self._recorder, self._listeners, self._proposer, self._answers = (
             recorder,
             listeners,
@@ -89,6 +90,7 @@ class Running:
             reflect=self._reflect,
             found=self._evaluated,
             examples=self._examples,
+            rewards=self._rewards,
             seed=job.config.run.seed,
         )
         work = asyncio.ensure_future(asyncio.to_thread(search.run, first))

@@ -16,8 +16,6 @@ from ajet_prompts.budget import SearchEnded
 from ajet_prompts.candidates import RanEpisode, Texts
 
 log = logging.getLogger("ajet")
-_PERFECT = 1.0
-"""A reward from which on an episode needs no improvement."""
 _IDLE = 50
 """Iterations in a row in which no text was proposed, because all episodes were perfect."""
 
@@ -47,6 +45,8 @@ class Search:
     found: Callable[[Candidate], None]
     examples: int
     """Tasks that a proposal is made from."""
+    rewards: tuple[float, float]
+    """The lowest and the highest of an episode."""
     seed: int
 
     def run(self, first: Texts) -> str:
@@ -54,7 +54,7 @@ class Search:
         from gepa.api import optimize
 
         calls = _CountedModel(self.reflect)
-        adapter: Any = _Adapter(self.evaluate)
+        adapter: Any = _Adapter(self.evaluate, self.rewards)
         listener: Any = _Listener(self.found)  # it has one of the many methods
         try:
             optimize(
@@ -63,7 +63,7 @@ class Search:
                 valset=list(self.validation),
                 adapter=adapter,
                 reflection_lm=calls,
-                perfect_score=_PERFECT,
+                perfect_score=self.rewards[1],
                 reflection_minibatch_size=min(self.examples, len(self.train)),
                 stop_callbacks=[_Idle(calls)],
                 logger=_Log(),
@@ -73,7 +73,7 @@ class Search:
             )
         except SearchEnded as ended:
             return str(ended)
-        return f"all episodes of {_IDLE} proposals in a row had the reward {_PERFECT:g}"
+        return f"all episodes of {_IDLE} proposals in a row had the reward {self.rewards[1]:g}"
 
 
 class _Adapter:
@@ -81,14 +81,18 @@ class _Adapter:
 
     propose_new_texts = None
 
-    def __init__(self, evaluate: Callable[[Texts, Sequence[Task]], Sequence[Sequence[RanEpisode]]]) -> None:
-        self._evaluate = evaluate
+    def __init__(
+        self,
+        evaluate: Callable[[Texts, Sequence[Task]], Sequence[Sequence[RanEpisode]]],
+        rewards: tuple[float, float],
+    ) -> None:
+        self._evaluate, self._rewards = evaluate, rewards
 
     def evaluate(self, batch: list[Task], candidate: dict[str, str], capture_traces: bool = False) -> Any:
         from gepa.core.adapter import EvaluationBatch
 
         ran = self._evaluate(candidate, batch)
-        rewards = [sum(one.reward for one in episodes) / len(episodes) for episodes in ran]
+        rewards = [sum(one.reward(self._rewards) for one in episodes) / len(episodes) for episodes in ran]
         return EvaluationBatch(
             outputs=[None] * len(batch), scores=rewards, trajectories=list(ran) if capture_traces else None
         )

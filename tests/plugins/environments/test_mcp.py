@@ -88,6 +88,40 @@ def test_the_model_calls_the_tools_of_a_server_and_reads_what_they_say(sums: Pat
     assert len(episode.timelines) == 1 and episode.response == "It is 42."
 
 
+PAGES = """
+import asyncio
+from mcp import types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+server = Server("pages")
+def tool(name):
+    return types.Tool(name=name, description=name, inputSchema={"type": "object", "properties": {}})
+@server.list_tools()
+async def listed(request: types.ListToolsRequest) -> types.ListToolsResult:
+    first = not (request.params and request.params.cursor)
+    return types.ListToolsResult(tools=[tool("a" if first else "b")], nextCursor="2" if first else None)
+@server.call_tool()
+async def called(name, arguments):
+    resource = types.TextResourceContents(uri="file:///readme", mimeType="text/plain", text="What it holds")
+    return [types.TextContent(type="text", text="read"), types.EmbeddedResource(type="resource", resource=resource)]
+async def main():
+    async with stdio_server() as streams:
+        await server.run(*streams, server.create_initialization_options())
+asyncio.run(main())
+"""
+
+
+def test_all_pages_of_tools_are_offered_and_the_text_of_resources_is_read(sums: Path) -> None:
+    pytest.importorskip("mcp.server.lowlevel")
+    sums.write_text(PAGES)
+
+    async def tried() -> tuple[list[str], str]:
+        async with McpTools(command=(sys.executable, str(sums))).opened() as tools:
+            return [f["function"]["name"] for f in tools.functions], await tools.call("b", {})
+
+    assert asyncio.run(tried()) == (["a", "b"], "read\nWhat it holds")
+
+
 AGENT = """
 import openai
 async def run(task, tuner, tools):

@@ -172,6 +172,7 @@ def test_a_method_of_solution_is_found_and_a_begun_function_is_continued() -> No
     assert judge(METHOD, {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}).reward == 1.0
     beside = {"entry_point": "add", "prompt": BEGUN}
     assert judge("    return math.floor(a + b)", CHECK, beside).reward == 1.0
+    assert judge("```python\n    return math.floor(a + b)\n```", CHECK, beside).reward == 1.0
     assert judge("    pass", CHECK, beside).reward == 0.0
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import yaml
 import ajet
 from ajet import AjetError, ConfigError, Task
 from ajet.cli import run_program
+from ajet_prompts.candidates import RanEpisode
 from tests.patience import PATIENCE
 from tests.tiers import fast
 
@@ -139,6 +141,20 @@ def test_a_search_that_cannot_improve_anything_ends(job: Job) -> None:
     run = ajet.tune_prompt(**job | {"judge": always_right}, reflections=5)
     assert run.texts == {"rules": hidden.FIRST}
     assert "No better texts were found" in run.file.read_text()
+
+
+def test_rewards_outside_the_jobs_bounds_are_refused_and_a_failure_counts_the_lowest(job: Job) -> None:
+    def marks(task: Task, output: ajet.WorkflowOutput) -> float:
+        return 5.0
+
+    with pytest.raises(
+        ajet.AjetError, match=r"reward 5 is outside backbone\.prompts\.rewards, 0 to 1\. Set the lowest"
+    ):
+        ajet.tune_prompt(**job | {"judge": marks}, reflections=5)
+    run = ajet.tune_prompt(**job | {"judge": marks}, reflections=5, set={"backbone.prompts.rewards": [1, 5]})
+    assert run.texts == {"rules": hidden.FIRST}
+    ended = types.SimpleNamespace(id="a", failure="timeout", reward=0.0)
+    assert RanEpisode(ended, {}).reward((-1.0, 0.0)) == -1.0  # type: ignore[arg-type]
 
 
 def always_right(task: Task, output: ajet.WorkflowOutput) -> float:

@@ -216,7 +216,9 @@ def test_a_verdict_compares_validations_and_says_what_is_next(own: runs.Studio, 
     (folder / "a" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
     found = own.get("run", run="a")["verdict"]
     assert found["outcome"] == "learned"
-    assert found["told"].startswith("accuracy on 8 validation tasks 0.000 → 1.000, a change of +1.000, p = 0.016, ")
+    assert found["told"].startswith(
+        "accuracy on 8 validation tasks 0.000 → 1.000, a change of +1.000, p = 0.016, "
+    )
     assert found["told"].endswith("8 tasks better, 0 worse")
     runs.append(folder / "b", runs.line("1.0/t/0"))
     assert own.get("run", run="b")["verdict"] is None, "nothing was trained"

@@ -199,6 +199,7 @@ class Environment:
 
     async def step(self, message: Mapping[str, Any], **params: Any) -> State:
         """Perform the action in the agent's message; return the new state. Raises EnvironmentFailed."""
+        self._lease.score = None  # that of an earlier state
         data = await self._post("/step", messages=[dict(message)], params=params)
         self.state = state_of(data, f"{self._lease.url}/step")
         return self.state
@@ -231,6 +232,7 @@ class SyncEnvironment:
 
     def step(self, message: Mapping[str, Any], **params: Any) -> State:
         """See `Environment.step`."""
+        self._lease.score = None  # that of an earlier state
         data = self._post("/step", messages=[dict(message)], params=params)
         self.state = state_of(data, f"{self._lease.url}/step")
         return self.state

@@ -70,10 +70,14 @@ class Library:
             said = choice.message.content or ""
             messages.append(choice.message.model_dump(exclude_none=True))
             for call, action in actions.of(choice.message):
-                if action is not None and not result.done:
+                if action is None:
+                    answer = "not a call of the tools"
+                elif result.done or len(rewards) >= self._steps:
+                    answer = "not done: the episode has ended"
+                else:
                     result = await environment.step(action)
                     rewards.append(float(result.reward or 0.0))
-                answer = "not a call of the tools" if action is None else shown(result.observation)
+                    answer = shown(result.observation)
                 role = {"role": "tool", "tool_call_id": call} if call else {"role": "user"}
                 messages.append({**role, "content": answer})
             if not actions.of(choice.message):

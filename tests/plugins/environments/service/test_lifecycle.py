@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ import openai
 import pytest
 
 from ajet.capture.process.install import install
-from ajet.environments import environment
+from ajet.environments import ServedEnvironment, State, environment
 from ajet.rollout.episode import Plan
 from ajet.testing import ScriptedEngine
 from ajet.types import EpisodeView, JudgeOutput, Task, WorkflowOutput
+from ajet_environments.service.server import serving
 from tests.patience import PATIENCE
 from tests.plugins.commands.episodes import short
 from tests.tiers import fast
@@ -201,6 +203,42 @@ def test_the_score_is_in_the_outputs_metadata_for_the_judge(bench: Any, tokenize
 
     [episode] = run(bench, tokenizer, agent, plans(url, ["well"]), judge)
     assert episode.failure is None and episode.reward == 0.5 and seen == [{"score": 0.5}]
+
+
+class Counts(ServedEnvironment):
+    env_type = "counts"
+
+    def start(self) -> str:
+        self.count = 0
+        return "go"
+
+    def step(self, message: Mapping[str, Any]) -> State:
+        self.count += 1
+        return State([{"role": "user", "content": str(self.count)}], is_terminated=self.count == 3)
+
+    def evaluate(self) -> float:
+        return self.count / 3
+
+
+def test_a_score_that_the_agent_asks_for_on_its_way_is_not_that_of_the_end() -> None:
+    async def steps(url: str) -> float | None:
+        async with environment(url=url, env_type="counts", task_id="1") as env:
+            while not env.state.is_terminated:
+                await env.step(SAID)
+                if env.state.messages[0]["content"] == "1":
+                    assert await env.evaluate() == env.score == pytest.approx(1 / 3)
+        return env.score
+
+    def steps_sync(url: str) -> float | None:
+        with environment(url=url, env_type="counts", task_id="1") as env:
+            for _ in range(3):
+                env.step(SAID)
+                env.evaluate()
+            env.step(SAID)
+        return env.score
+
+    with serving(Counts) as url:
+        assert asyncio.run(steps(url)) == 1.0 and steps_sync(url) == pytest.approx(4 / 3)
 
 
 def test_requests_to_the_service_are_no_missed_calls(bench: Any, tokenizer: Any, url: str) -> None:
