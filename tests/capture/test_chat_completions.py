@@ -575,6 +575,21 @@ def test_an_earlier_reply_is_continued_by_its_id(bench, tokenizer) -> None:
     )
 
 
+def test_an_answer_of_a_frozen_model_that_was_cut_says_so_and_what_was_replaced_is_counted(
+    bench, tokenizer, sdk
+) -> None:
+    class Critic:
+        async def complete(self, messages: Any, tools: Any, sampling: Any) -> Any:
+            return {"role": "assistant", "content": '{"a": "half', "finish_reason": "length"}
+
+    targets = (Target("critic", ("*",), Critic(), trained=False),)
+    with bench(ScriptedEngine(tokenizer, lambda r, p: "")).session(targets=targets) as session:
+        asked = {"model": "m", "messages": USER, "temperature": 0, "response_format": {"type": "json_object"}}
+        choice = sdk.chat.completions.create(**asked).choices[0]
+    assert (choice.finish_reason, choice.message.content) == ("length", '{"a": "half')
+    assert session.counters["overridden:temperature"] == 1
+
+
 def test_labels_and_target_patterns_choose_who_answers(bench, tokenizer, sdk) -> None:
     class Critic:
         async def complete(self, messages: Any, tools: Any, sampling: Any) -> Any:

@@ -129,14 +129,15 @@ def test_blocks_of_other_programs_become_text_or_are_counted() -> None:
         "source": "two",
         "content": [{"type": "text", "text": "x"}],
     }
-    documents = [found, *({"type": "document", "source": source} for source in (text, inside))]
+    named = {"type": "document", "title": "of", "context": "which", "source": text}
+    documents = [found, *({"type": "document", "source": source} for source in (text, inside)), named]
     hidden = [{"type": "redacted_thinking", "data": "?"}, {"type": "text", "text": "ok"}]
     told = {"role": "system", "content": "Once.", "clear_at": "next_user_message"}
     user, last = {"role": "user", "content": documents}, {"role": "user", "content": "b"}
     body = claude(user, {"role": "assistant", "content": hidden}, told, last, told)
     request = AnthropicMessages().parse(json.dumps(body).encode())
     said_ = [m["content"] for m in request.messages[3:]]
-    assert said_ == ["one\ntwo\nxthreefour", "ok", "b", "Once."], (
+    assert said_ == ["one\ntwo\nxthreefourof\nwhich\nthree", "ok", "b", "Once."], (
         "a passing message is gone after the next one of the user"
     )
     assert request.left_out == ("encrypted thoughts",)

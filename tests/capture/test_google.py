@@ -313,6 +313,10 @@ def test_the_settings_are_read() -> None:
             {"responseMimeType": "application/json", "responseJsonSchema": {"type": ["null"]}},
             {"type": ["null"]},
         ),
+        (
+            {"responseMimeType": "application/json", "responseJsonSchema": {"const": None, "title": None}},
+            {"const": None},
+        ),
     ],
 )
 def test_json_may_have_a_schema_of_either_form(settings: Any, schema: Any) -> None:
@@ -333,6 +337,10 @@ def test_tools_that_google_runs_are_left_out() -> None:
         ({"generationConfig": {"responseModalities": ["IMAGE"]}}, "generationConfig.responseModalities"),
         ({"generationConfig": {"responseMimeType": "text/x.enum"}}, 'responseMimeType="text/x.enum"'),
         ({"generationConfig": {"speechConfig": {"x": 1}}}, "generationConfig.speechConfig"),
+        (
+            {"generationConfig": {"responseSchema": {"type": "OBJECT"}}},
+            "generationConfig.responseSchema without responseMimeType: application/json",
+        ),
         ({"toolConfig": {"functionCallingConfig": {"mode": "SOME"}}}, 'mode="SOME"'),
         ({"toolConfig": {"retrievalConfig": {"x": 1}}}, "toolConfig.retrievalConfig"),
         (

@@ -287,7 +287,7 @@ def test_space_that_a_template_strips_is_noted_and_text_that_it_drops_is_refused
 
 def without_tools(*roles: str) -> Chat:
     """By a template that writes the texts of these roles alone."""
-    tokenizer = templates.tokenizer("plain")
+    tokenizer = copy.deepcopy(templates.tokenizer("plain"))  # which others use, too
     tokenizer.chat_template = (
         f"{{% for m in messages %}}{{% if m.role in {list(roles)} %}}"
         "<|{{ m.role }}|>{{ m.content }}<|end|>\n{% endif %}{% endfor %}"

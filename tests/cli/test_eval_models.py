@@ -162,6 +162,20 @@ def test_a_resumed_comparison_refuses_another_judge(job: Folder) -> None:
     assert outcome.code == 2 and "compares good, bad; name the same models, or none" in outcome.err
 
 
+def test_a_resumed_comparison_refuses_other_tasks_and_another_model_behind_a_name(job: Folder) -> None:
+    run_dir = figures(job.ajet("eval", "job.yaml", "--models", "good,bad", "--json"))["run_dir"]
+    models = Path(run_dir) / "models.json"
+    began = models.read_text()
+    models.write_text(began.replace('"model": "good"', '"model": "other"'))
+    outcome = job.ajet("eval", "--resume", run_dir, "--models", "good,bad")
+    assert outcome.code == 2 and "the model good: differs from the job in" in outcome.err
+    models.write_text(began)
+    tasks = job.path / "tasks.jsonl"
+    tasks.write_text(tasks.read_text().replace(TASKS[3]["answer"], "0"))
+    outcome = job.ajet("eval", "--resume", run_dir)
+    assert outcome.code == 2 and "the content of the tasks: differs from the job in" in outcome.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

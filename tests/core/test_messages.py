@@ -207,6 +207,13 @@ def test_a_message_said_otherwise_has_the_same_canonical_text(message: Any) -> N
     assert canonical(normalise(message, 0)) == canonical(normalise(CALLING, 0))
 
 
+@pytest.mark.parametrize("content", ["hi", [{"type": "text", "text": "hi"}], None])
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_an_answer_with_other_thoughts_is_another_in_whatever_form(content: Any, name: str) -> None:
+    thinking = [said(role="assistant", content=content, **{name: text}) for text in ("a", "b", "")]
+    assert len({fingerprint(message) for message in thinking}) == 3
+
+
 def test_equal_fingerprints_are_equal_messages() -> None:
     for one, two in itertools.combinations([*DIFFERENT, *SAME], 2):
         if fingerprint(one) == fingerprint(two):

@@ -441,9 +441,11 @@ class Asked:
         assert model and call.chat_end
         if replayed := session.replay and session.replay.take(call, None):
             assert replayed.answer
-            message, used = dict(replayed.answer.message), Spent()
+            message, used, ended = dict(replayed.answer.message), Spent(), None
         else:
-            sampling, _ = session.answerer.policy.resolve(self.request, None)
+            sampling, overridden = session.answerer.policy.resolve(self.request, None)
+            for name in overridden:
+                session.counters[f"overridden:{name}"] += 1
             answering_episode.set(session.episode)
             with passthrough():
                 messages = with_data(call.chat_end.chat(), session.record.images)
@@ -451,9 +453,11 @@ class Asked:
                 message = dict(await self._or_refuse(answer, f"the model of target {self.target.name!r}"))
             used = Spent.reported(message.pop("usage", None) or {})
             session.spent += used
+            ended = message.pop("finish_reason", None)
         if emit:
             StreamBuffer(emit, index, None, ()).finish(message)
-        reason: FinishReason = "tool_calls" if message.get("tool_calls") else "stop"
+        whole: FinishReason = "tool_calls" if message.get("tool_calls") else "stop"
+        reason: FinishReason = "length" if ended == "length" else whole
         return call, Answer(message, reason, used.prompt_tokens, used.completion_tokens)
 
     def _replay(

@@ -169,6 +169,10 @@ def fingerprint(message: Message) -> Hashable:
         get("tool_call_id"),
         get("tool_calls"),
     )
+    if role == "assistant" and len(message) > 2:
+        reasoning = get("reasoning_content") or get("reasoning")
+        if reasoning:
+            return reasoning.__class__ is str, str(reasoning), fingerprint(_without_reasoning(message))
     # Texts and None only: among other values 1, 1.0 and True would be the same key.
     if not (
         role.__class__ is str
@@ -177,10 +181,6 @@ def fingerprint(message: Message) -> Hashable:
         and (call_id is None or call_id.__class__ is str)
     ):
         return _unusual(role, content, name, call_id, calls)
-    if role == "assistant" and len(message) > 2:
-        reasoning = get("reasoning_content") or get("reasoning")
-        if reasoning:
-            return reasoning.__class__ is str, str(reasoning), fingerprint(_without_reasoning(message))
     if not calls:
         return role, content, name, call_id, ()
     try:

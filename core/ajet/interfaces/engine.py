@@ -100,7 +100,8 @@ class ChatModel(Protocol):
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
     ) -> Mapping[str, Any]:
         """The assistant message, in the chat completions form (``role``, ``content``, ``tool_calls``). It may also hold
-        ``usage`` ({prompt_tokens, completion_tokens, cost}): what this answer used. May raise ChatModelFailed."""
+        ``usage`` ({prompt_tokens, completion_tokens, cost}): what this answer used, and ``finish_reason``: "length" if it was cut.
+        May raise ChatModelFailed."""
         ...
 
 

@@ -117,11 +117,12 @@ def tell_changes(run_dir: Path, job: Job, say: Callable[[str], None]) -> None:
 def _read(job: Job) -> dict[str, str]:
     """The tasks that a job has read: their number, and a hash of their contents and order."""
     return {
-        name: _described(tasks) for name, tasks in (("training", job.tasks), ("validation", job.validation))
+        name: described(tasks) for name, tasks in (("training", job.tasks), ("validation", job.validation))
     }
 
 
-def _described(tasks: Sequence[Task]) -> str:
+def described(tasks: Sequence[Task]) -> str:
+    """How many tasks these are, and a hash of their contents and order."""
     digest = hashlib.sha256()
     for task in tasks:
         digest.update(f"{task.id} {_digest(task)}\n".encode(errors="surrogatepass"))

@@ -69,7 +69,7 @@ class OpenAIChatModel(ChatModelPlugin):
             "completion_tokens": int(usage.completion_tokens),
             "cost": usage.cost,
         }
-        kept = ("role", "content", "tool_calls", "reasoning_content")
+        kept = ("role", "content", "tool_calls", "reasoning_content", "finish_reason")
         return {k: v for k, v in message.items() if k in kept and v is not None} | {"usage": used}
 
 

@@ -181,7 +181,7 @@ class EndpointClient:
             judging.add(f"{e.base_url}/chat/completions", body, {"choices": [said]})
 
     async def message(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], EndpointUsage]:
-        """The assistant message of an answer, not stored, and what it used. Raises EndpointFailed."""
+        """The assistant message of an answer with its ``finish_reason``, not stored, and what it used. Raises EndpointFailed."""
         message, usage = await self._attempts("chat/completions", lambda: request, _read_message)
         self.spent += usage
         return message, usage
@@ -279,7 +279,8 @@ def _read_text(body: Any, read: Callable[[str], T]) -> tuple[str, T]:
 
 
 def _read_message(body: Any) -> Mapping[str, Any]:
-    return dict(body["choices"][0]["message"])
+    choice = body["choices"][0]
+    return {**choice["message"], "finish_reason": choice.get("finish_reason")}
 
 
 def _read_vectors(body: Any) -> list[list[float]]:

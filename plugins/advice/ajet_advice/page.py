@@ -26,8 +26,11 @@ def page(job: Job, forecast: ForecastFigures) -> str:
         ("reward", _interval(forecast.reward) if forecast.reward else "none"),
         *((f"pass@{k}", _percent(share)) for k, share in forecast.pass_at.items()),
         *((f"signal, groups of {size}", _percent(share)) for size, share in forecast.signal.items()),
-        ("tasks", f"{forecast.always} always solved, {forecast.never} never, of {forecast.tasks}"),
     ]
+    if forecast.pass_at:
+        rows.append(
+            ("tasks", f"{forecast.always} always solved, {forecast.never} never, of {forecast.tasks}")
+        )
     if forecast.judge:
         noise = forecast.judge
         rows.append(
@@ -45,7 +48,7 @@ def page(job: Job, forecast: ForecastFigures) -> str:
         ("steps", _steps(forecast, job.config.train.learning_rate)),
     ]
     if forecast.run.steps:
-        where = "on the GPUs, without agents and judges" if forecast.gpus else "here"
+        where = "on the GPUs, without agents and judges" if forecast.gpus else _here(forecast)
         rows.append(("the run", f"{forecast.run.steps} steps {where}: {forecast.run}"))
     parts = [f"ajet forecast · {job.workflow.spec} · {job.model}", table(rows, most=110)]
     parts.append("\n".join(_verdict(forecast)))
@@ -96,6 +99,11 @@ def _step(forecast: ForecastFigures) -> str:
     return told
 
 
+def _here(facts: ForecastFigures) -> str:
+    """What the seconds of a step contain."""
+    return "here" if facts.probe else "here, without updates"
+
+
 def _steps(facts: ForecastFigures, rate: float) -> str:
     if not facts.steps:
         return "no estimate"
@@ -109,7 +117,8 @@ def _steps(facts: ForecastFigures, rate: float) -> str:
     )
     return (
         f"about {middle:.0f} to {facts.target:.0%} ({low:.0f} to {high:.0f}, {why}) with train.learning_rate {rate:g}"
-        f"{'' if facts.probe else ' if that suits the model'}, {middle * each:.1f} {unit} here ({low * each:.1f} to {high * each:.1f})"
+        f"{'' if facts.probe else ' if that suits the model'}, {middle * each:.1f} {unit} {_here(facts)} "
+        f"({low * each:.1f} to {high * each:.1f})"
     )
 
 

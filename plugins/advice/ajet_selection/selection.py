@@ -25,7 +25,7 @@ from ajet.learning.rollouts import plan_validation
 from ajet.rollout.episode import Episode, Plan
 from ajet.rollout.recorder import JOURNAL, RunRecorder, live_lines
 from ajet.rollout.summary import describe_failures
-from ajet.runs.run_dir import as_folder, held, keep_job, keep_tokenizer, new_run_dir
+from ajet.runs.run_dir import as_folder, described, held, keep_job, keep_tokenizer, new_run_dir
 from ajet.runs.runtime import answering_engine, evaluation_policy, open_runtime
 from ajet.types import AjetError, ConfigError
 from ajet.utils.asyncrun import run
@@ -108,9 +108,17 @@ def compare_models(job: Job, candidates: Sequence[ModelCandidate]) -> Path:
         if job.resume:
             _check_same(job, candidates, run_dir)
             job.progress.started(run_dir)
+        tasks = described(job.validation)
         names = [f"{number}-{as_folder(c.name)}" for number, c in enumerate(candidates, 1)]
         lines = [
-            {"name": c.name, "folder": name, "model": c.model, "spec": c.spec, "error": "it has not finished"}
+            {
+                "name": c.name,
+                "folder": name,
+                "model": c.model,
+                "spec": c.spec,
+                "error": "it has not finished",
+                "tasks": tasks,
+            }
             for name, c in zip(names, candidates, strict=True)
         ]
         for line, candidate in zip(lines, candidates, strict=True):
@@ -198,14 +206,21 @@ def _model(name: str, declared: Mapping[str, Any], written: str) -> str:
 
 def _check_same(job: Job, candidates: Sequence[ModelCandidate], run_dir: Path) -> None:
     """Raise ConfigError if finished episodes were run with another job or other models."""
-    names = [line["name"] for line in read_models(run_dir)]
+    lines = read_models(run_dir)
+    names = [line["name"] for line in lines]
     if [candidate.name for candidate in candidates] != names:
         raise ConfigError(f"{run_dir}: compares {', '.join(names)}; name the same models, or none.")
-    began, now = read_yaml(run_dir / "job.yaml"), resolved(job)
-    seeds = [job_values["run"]["seed"] for job_values in (began, now)]
-    changed = next((key for key in _SAME if began.get(key) != now.get(key)), None)
+    began, goes_on = read_yaml(run_dir / "job.yaml"), resolved(job)
+    seeds = [job_values["run"]["seed"] for job_values in (began, goes_on)]
+    changed = next((key for key in _SAME if began.get(key) != goes_on.get(key)), None)
     if seeds[0] != seeds[1]:
         changed = "run.seed"
+    tasks = described(job.validation)
+    for line, candidate in zip(lines, candidates, strict=True):
+        if (line["model"], line["spec"]) != (candidate.model, candidate.spec):
+            changed = f"the model {candidate.name}"
+        elif line.get("tasks", tasks) != tasks:
+            changed = "the content of the tasks"
     if changed:
         raise ConfigError(
             f"{changed}: differs from the job in {run_dir}, with which the finished episodes were run. Leave it as it was, or "

@@ -38,13 +38,12 @@ class EpisodeSample:
         if len(kept) > self._size:
             del kept[max(kept)]
 
-    def take(self) -> list[tuple[str, int, list[Row]]]:
-        """(phase, step, rows) of all that is kept; nothing is kept afterwards."""
-        taken = [
-            (phase, step, [kept[rank] for rank in sorted(kept)]) for (phase, step), kept in self._kept.items()
-        ]
-        self._kept = {}
-        return taken
+    def take(self, until: int | None = None) -> list[tuple[str, int, list[Row]]]:
+        """(phase, step, rows) of what is kept of steps ``until`` this one, by default of all; it is not kept afterwards. Episodes of a
+        later step may have ended before this one has."""
+        due = [key for key in self._kept if until is None or key[1] <= until]
+        taken = [(phase, step, self._kept.pop((phase, step))) for phase, step in due]
+        return [(phase, step, [kept[rank] for rank in sorted(kept)]) for phase, step, kept in taken]
 
 
 def row(event: EpisodeEnd) -> Row:

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
@@ -23,8 +25,10 @@ from ajet_loggers.tool import needs
 CHECKPOINTS = "checkpoints"
 LAST = "files.json"
 """The file without which a checkpoint is not complete: it is sent last, and removed first."""
-LEFT_OUT = ("run.lock", "running.json", ".studio/*", f"{CHECKPOINTS}/.*/*")
-"""What belongs to this machine, and checkpoints that are being written."""
+LEFT_OUT = ("run.lock", "running.json", ".studio/*")
+"""What belongs to this machine."""
+_UNUSABLE = re.compile(rf"{CHECKPOINTS}/(?!step_)")
+"""Checkpoints that are being written, or are damaged."""
 BY_OBSTORE = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 
 
@@ -97,6 +101,8 @@ class Copy:
         self._folder = f"{folder.rstrip('/')}/{run_dir.name}"
         self._sent: dict[str, tuple[int, int]] = {}
         """Size and time of what has been sent."""
+        self._earlier: set[str] | None = None
+        """Checkpoints' files that an earlier process has sent; None before the first update."""
 
     def update(self) -> None:
         """Send new and changed files: what the run has recorded before its checkpoints, as resuming needs all that was recorded
@@ -111,7 +117,11 @@ class Copy:
         for path in self._run_dir.rglob("*"):
             name = path.relative_to(self._run_dir)
             plain = path.is_file() and not path.is_symlink()  # what a link names is not the run's
-            if plain and not any(name.match(pattern) for pattern in LEFT_OUT):
+            if (
+                plain
+                and not _UNUSABLE.match(name.as_posix())
+                and not any(name.match(pattern) for pattern in LEFT_OUT)
+            ):
                 yield name.as_posix()
 
     def _send(self, name: str) -> None:
@@ -130,11 +140,17 @@ class Copy:
 
     def _remove_old(self) -> None:
         here = {path.name for path in (self._run_dir / CHECKPOINTS).glob("step_*")}
-        parts = {name: PurePosixPath(name).parts for name in self._sent}
+        if self._earlier is None:
+            root = f"{self._folder}/{CHECKPOINTS}"
+            with suppress(FileNotFoundError):
+                self._earlier = {f"{CHECKPOINTS}{path.partition(root)[2]}" for path in self._store.find(root)}
+            self._earlier = self._earlier or set()
+        parts = {name: PurePosixPath(name).parts for name in {*self._sent, *self._earlier}}
         old = {name for name, at in parts.items() if at[0] == CHECKPOINTS and at[1] not in here}
         for name in sorted(old, key=lambda name: not name.endswith(LAST)):
             self._store.rm_file(f"{self._folder}/{name}")
-            del self._sent[name]
+            self._sent.pop(name, None)
+            self._earlier.discard(name)
 
 
 def fetch(url: str, into: Path, options: dict[str, Any]) -> Path:

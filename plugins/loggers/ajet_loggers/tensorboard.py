@@ -67,7 +67,7 @@ class TensorBoard(Logger):
             return
         values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         self._write(step, summary=Summary(value=values))
-        self._write_episodes()
+        self._write_episodes(step)
 
     def checkpoint_saved(self, event: CheckpointSaved) -> None:
         """Write where the checkpoint is."""
@@ -81,8 +81,8 @@ class TensorBoard(Logger):
             self._writer.close()
             self._writer = None
 
-    def _write_episodes(self) -> None:
-        for phase, step, rows in self._sample.take():
+    def _write_episodes(self, until: int | None = None) -> None:
+        for phase, step, rows in self._sample.take(until):
             self._text(f"episodes/{phase}", step, "\n\n---\n\n".join(map(_written, rows)))
 
     def _write_images(self, event: EpisodeEnd) -> None:

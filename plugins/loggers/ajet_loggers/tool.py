@@ -97,7 +97,7 @@ class Tool(Logger):
     def log(self, run_dir: Path, step: int, metrics: Metrics) -> None:
         """Hand the metrics, and the episodes that were sampled for them, to the thread that sends."""
         self._put(lambda destination: destination.log(step, dict(metrics)))
-        self._put_episodes()
+        self._put_episodes(step)
 
     def checkpoint_saved(self, event: CheckpointSaved) -> None:
         """Hand the checkpoint to the thread that sends."""
@@ -114,8 +114,8 @@ class Tool(Logger):
             self._outbox.close(self.flush_seconds, last=lambda: self._connected().end(self._failed))
             self._outbox = None
 
-    def _put_episodes(self) -> None:
-        for phase, step, rows in self._sample.take():
+    def _put_episodes(self, until: int | None = None) -> None:
+        for phase, step, rows in self._sample.take(until):
             self._put(partial(_send_episodes, phase, step, rows))
 
     def _put(self, record: Callable[[Destination], None]) -> None:

@@ -69,6 +69,12 @@ def with_files(task, output, episode):
     seen.add(episode.id)
     return first and tossed(task, output, episode)
 
+def marks(task, output):
+    return 1.0 + (task.id == "t3")
+
+def penalties(task, output):
+    return -0.1 * (task.id == "t3")
+
 def contains(task, output):
     return float(task.metadata["answer"] in (output.response or ""))
 
@@ -120,6 +126,8 @@ def forecast(folder: Folder, *options: str, episodes: int = 32) -> dict[str, Any
         (("--judge", "judges.py:tossed"), None),
         (("--judge", "judges.py:mostly"), "saturated"),
         (("--judge", "judges.py:exact"), "too hard"),
+        (("--judge", "judges.py:marks"), "no signal"),
+        (("--judge", "judges.py:penalties"), "no signal"),
         (("--judge", "judges.py:noisy"), "noisy judge"),
         (("--judge", "judges.py:constant"), "constant judge"),
         (("--judge", "judges.py:fails"), "failed episodes"),
@@ -134,6 +142,12 @@ def test_the_first_cause_is_what_keeps_the_job_from_learning(
     causes = forecast(folder, *options)["causes"]
     assert [c["name"] for c in causes][:1] == ([cause] if cause else []), causes
     assert all(c["what"] and c["remedy"] for c in causes)
+
+
+@pytest.mark.whole
+def test_what_a_forecast_does_not_know_it_does_not_say(folder: Folder) -> None:
+    page = folder.ajet("forecast", "job.yaml", "--answers", "answers.yaml", "--judge", "judges.py:marks").out
+    assert "always solved" not in page and re.search(r"the run +\d+ steps here, without updates: ", page)
 
 
 def test_a_job_that_cannot_run_is_refused_as_by_ajet_run(folder: Folder) -> None:
@@ -228,7 +242,7 @@ def test_the_page_names_the_learning_rate_and_says_what_the_whole_run_costs(fold
     assert re.search(r"^steps .* with train\.learning_rate \S+ if that suits the model, ", out, re.MULTILINE)
     (seconds,) = re.findall(r"about (\d+) s here", out)
     (cost,) = re.findall(
-        r"^the run +10 steps here: \S+ minutes, (\S+) at 3600 a GPU hour$", out, re.MULTILINE
+        r"^the run +10 steps here, without updates: \S+ minutes, (\S+) at 3600 a GPU hour$", out, re.MULTILINE
     )
     assert float(cost.replace(",", "")) == pytest.approx(10 * float(seconds), rel=0.1, abs=10)
 

@@ -100,6 +100,22 @@ def test_only_what_has_changed_is_sent_again(run: Run, tmp_path: Path) -> None:
     assert {name for name in after if after[name] != before.get(name)} == {"feedback.jsonl"}
 
 
+def test_a_resumed_run_removes_what_an_earlier_process_has_stored_and_sends_nothing_damaged(
+    run: Run, tmp_path: Path
+) -> None:
+    result = run(steps=1)
+    store = tmp_path / "store" / result.run_dir.name
+    Copy(result.run_dir, f"file://{tmp_path}/store", {}).update()
+    assert (store / "checkpoints" / "step_000001").is_dir()
+    ours = result.run_dir / "checkpoints"
+    shutil.copytree(ours / "step_000001", ours / "step_000002")
+    (ours / "step_000001").rename(ours / "damaged_step_000001")
+    again = Copy(result.run_dir, f"file://{tmp_path}/store", {})
+    again.update()
+    there = {name.split("/")[1] for name in files(store) if name.startswith("checkpoints/")}
+    assert there == {"step_000002"}
+
+
 @pytest.mark.whole
 def test_a_store_that_cannot_be_reached_costs_the_run_nothing_and_is_told(
     run: Run, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch

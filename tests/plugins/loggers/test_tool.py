@@ -131,6 +131,18 @@ def test_a_sample_is_as_large_as_it_may_be_and_does_not_depend_on_the_order() ->
     assert first != {f"t{number}#0" for number in range(4)}, "not those that end first"
 
 
+def test_episodes_of_the_next_step_wait_for_it() -> None:
+    sample, whole = EpisodeSample(2), EpisodeSample(2)
+    for one in (event(1, step=1), event(3, step=2), event(1, step=2)):
+        sample.add(one)
+    assert [(step, len(rows)) for _, step, rows in sample.take(1)] == [(1, 1)]
+    for number in (5, 6):
+        sample.add(event(number, step=2))
+    for number in (1, 3, 5, 6):
+        whole.add(event(number, step=2))
+    assert sample.take(2) == whole.take() and not sample.take()
+
+
 def test_a_row_has_the_longest_chat_and_the_response() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     chat: list[dict[str, Any]] = [

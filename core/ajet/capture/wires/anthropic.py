@@ -304,10 +304,11 @@ class _AnthropicChat:
             return [image_part(f"data:{media};base64,{data}")]
         if kind == "image" and form == "url":
             return [image_part(text(source, "url", f"{where}.source."))]
-        if kind == "document" and form == "text":
-            return [_text_part(text(source, "data", f"{where}.source."))]
-        if kind == "document" and form == "content":
-            return self._parts(source.get("content"), f"{where}.source")
+        if kind == "document" and form in ("text", "content"):
+            head = [f"{text(block, name, f'{where}.')}\n" for name in ("title", "context") if block.get(name)]
+            if form == "text":
+                return [_text_part("".join([*head, text(source, "data", f"{where}.source.")]))]
+            return [*map(_text_part, head), *self._parts(source.get("content"), f"{where}.source")]
         if kind == "document" and form in ("base64", "url", "file"):
             return [file_part(source.get("media_type") or "document")]
         if kind == "search_result":

@@ -241,6 +241,10 @@ def _must_call(calling: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], f
 def _json_schema(config: Mapping[str, Any], faults: Faults) -> Mapping[str, Any] | None:
     kind = config.get("responseMimeType", "text/plain")
     if kind == "text/plain":
+        for name in {"responseJsonSchema", "responseSchema"} & config.keys():  # the API refuses it, too
+            faults.parameter(
+                f"generationConfig.{name} without responseMimeType: application/json", config[name]
+            )
         return None
     if kind != "application/json":
         faults.parameter("generationConfig.responseMimeType", kind)
@@ -264,7 +268,7 @@ def _converted(schema: Any) -> Any:
         return [_converted(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    given = _fields(schema)
+    given = _fields(schema) | {name: None for name in ("const", "default") if schema.get(name, "") is None}
     converted: dict[str, Any] = {}
     for name, value in given.items():
         if name in ("properties", "$defs") and isinstance(value, dict):

@@ -65,6 +65,7 @@ def causes_of(job: Job, forecast: ForecastFigures, has_template: bool) -> Iterat
         )
     signal_now = forecast.signal.get(max(forecast.group_size, 2))
     solved = forecast.pass_at[1][0] if forecast.pass_at else statistics.fmean(rewards)
+    known = bool(forecast.pass_at) or (min(rewards) >= 0 and max(rewards) <= 1)
     little = signal_now is not None and signal_now[0] < LEAST_SIGNAL
     differ = f"{signal_now[0]:.0%} of groups have different rewards" if signal_now else "groups are small"
     if len(rewards) > 1 and low == high not in (0, 1) and not forecast.pass_at:
@@ -73,11 +74,17 @@ def causes_of(job: Job, forecast: ForecastFigures, has_template: bool) -> Iterat
             f"the judge gave all {len(rewards)} episodes the reward {low:g}",
             "Let the judge tell better outputs from worse ones; `ajet show` has outputs to try it on.",
         )
-    elif (forecast.pass_at and solved >= max(SOLVED, forecast.target)) or (little and solved > 0.5):
+    elif (forecast.pass_at and solved >= max(SOLVED, forecast.target)) or (little and known and solved > 0.5):
         yield (
             "saturated",
             f"{solved:.0%} is reached before training, and {differ}: nearly all tasks are solved already",
             "Use harder tasks.",
+        )
+    elif little and not known:
+        yield (
+            "no signal",
+            f"{differ}: whether the tasks are too easy or too hard is not known, as the judge does not say what succeeds",
+            "Let the judge also return whether an episode succeeds (is_success), or rewards from 0 to 1.",
         )
     elif little:
         yield (
