@@ -108,7 +108,9 @@ def measured_otherwise(text: str, other: str) -> bool:
     """Whether the last numbers of two texts have different units of measure, or are days of different months: 5 cm is not 5 m, 2 hours
     are not 2 minutes, 3 AM is not 3 PM."""
     units = [MEASURES.get(_mark(t)) for t in (text, other)]
-    months = [found[-1].lower() if (found := MONTH.findall(t)) else None for t in (text, other)]
+    months = [
+        (found[-1][0] or found[-1][1]).lower() if (found := DAY.findall(t)) else None for t in (text, other)
+    ]
     return any(one != its and one and its for one, its in (units, months))
 
 
@@ -154,7 +156,7 @@ def plain_number(text: str) -> Number | None:
 def _named(plain: str) -> Number | None:
     """The number behind the last "=" of a text, where only names and calculations stand before it."""
     named, _, value = plain.rpartition("=")
-    if FUNCTION.search(value) or not all(map(NAMED.fullmatch, named.split("="))):
+    if FUNCTION.search(value) or not all(map(NAMED.fullmatch, WORD.sub(" ", named).split("="))):
         return None
     return _whole(value)
 
@@ -174,7 +176,9 @@ def last_statement(text: str) -> str:
 def is_formula(text: str) -> bool:
     """Whether there are operations or digits in a text, and no words."""
     rest = FORMULA.sub(" ", re.sub(r"\\[A-Za-z]+", " ", text))
-    return bool(re.search(r"[\\^_=+*/(){}\[\]0-9√π∞]", text)) and not re.search(r"[A-Za-z]{3}", rest)
+    return bool(re.search(r"[\\^_=+*/(){}\[\]0-9√π∞]", text)) and not re.search(
+        r"[A-Za-z]{3}|\b(?:or|and|to|of)\b", rest
+    )
 
 
 def last_boxes(text: str) -> str | None:
@@ -269,7 +273,15 @@ LIST = re.compile(
 )
 STATING = re.compile(r"####|:\s|\b(?:is|are|be|equals)\b")
 MARKED = re.compile(r"[0-9][ ]*+(%|_\{?[0-9]+|[ap]\.?m\b|[A-Za-z]*)", re.IGNORECASE)
-MONTH = re.compile(r"\b(jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)(?:[a-z]*\b)", re.IGNORECASE)
+MONTH = (
+    r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
+    r"(?:uary|ruary|ch|il|e|y|ust|t|tember|ober|ember)?\.?"
+)
+# January 5, 5th of Jan.
+DAY = re.compile(
+    rf"\b{MONTH}[ ]+[0-9]{{1,2}}\b|\b[0-9]{{1,2}}(?:st|nd|rd|th)?[ ]+(?:of[ ]+)?{MONTH}(?![a-z])",
+    re.IGNORECASE,
+)
 ISO_DATE = re.compile(r"([0-9]{4})(-)([0-9]{2})-([0-9]{2})")
 DATE = re.compile(r"(?<![\w./-])([0-9]{4})([-/.])([0-9]{1,2})\2([0-9]{1,2})(?![\w/-])")
 # Units of measure: the symbol, and its other names without a plural's s.

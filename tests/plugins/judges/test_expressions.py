@@ -151,6 +151,13 @@ TABLE = [
     ("January 5", "February 5", False),
     ("January 5", "On January 5.", True),
     ("5", "You may take 5.", True),
+    ("January 5", "It is Jan. 5", True),
+    ("January 5", "It is 5th of Jan.", True),
+    ("5 March", "On 5 May.", False),
+    ("5 marbles", "In the last decade he lost 5.", True),
+    ("5 marbles", "He lost 5 marbles by December.", True),
+    ("42", r"$\boxed{\text{Total area} = 42}$", True),
+    ("42", r"\boxed{Area = 6*7 = 42}", True),
     # small and large values
     (r"6.63 \times 10^{-34}", r"\boxed{1.05 \times 10^{-34}}", False),
     (r"6.63 \times 10^{-34}", r"so it is $6.63\cdot10^{-34}$ Js", True),
