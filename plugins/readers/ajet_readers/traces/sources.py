@@ -204,11 +204,9 @@ def _is_list(record: Mapping[str, Any]) -> bool:
     """Whether the answer to a request is a list, as of embeddings, moderations and models."""
     response = _first(record, "response", "completion") or record
     response = response.get("body") or response
-    return (
-        "choices" not in response
-        and "output" not in response
-        and isinstance(_first(response, "data", "results"), list)
-    )
+    if "choices" in response or "output" in response or "messages" in response:
+        return False
+    return isinstance(_first(response, "data", "results"), list)
 
 
 def _logged(record: Mapping[str, Any], scale: Scale) -> TracedCall:
