@@ -217,7 +217,7 @@ def _check_same(job: Job, candidates: Sequence[ModelCandidate], run_dir: Path) -
         changed = "run.seed"
     tasks = described(job.validation)
     for line, candidate in zip(lines, candidates, strict=True):
-        if (line["model"], line["spec"]) != (candidate.model, candidate.spec):
+        if _named(line["model"], line["spec"]) != _named(candidate.model, candidate.spec):
             changed = f"the model {candidate.name}"
         elif line.get("tasks", tasks) != tasks:
             changed = "the content of the tasks"
@@ -226,3 +226,8 @@ def _check_same(job: Job, candidates: Sequence[ModelCandidate], run_dir: Path) -
             f"{changed}: differs from the job in {run_dir}, with which the finished episodes were run. Leave it as it was, or "
             "start a new comparison."
         )
+
+
+def _named(model: str, spec: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    """Which model a candidate is. Its address, its key and the like may be mended where it failed."""
+    return model, (spec or {}).get("type"), (spec or {}).get("model")
