@@ -449,9 +449,7 @@ def test_a_reward_function_of_verl_is_refused_with_the_judge_that_calls_it(folde
 def test_a_reward_of_nobody_is_told_with_the_names_that_there_are(folder: Folder) -> None:
     folder.write("judge.py", JUDGES)
     page = check(folder, "clean", "--judge", "judge.py:misspelt", "--first", "1", "--group-size", "2")
-    assert (
-        "! the judge rewards 'agnet', which is neither an agent nor a target, so this trains nothing" in page
-    )
+    assert "! the judge rewards 'agnet', but no call is of an agent or target with this name" in page
     assert "-> Name them as the calls do: agent." in page
 
 

@@ -105,7 +105,7 @@ def test_a_last_line_that_is_being_written_is_passed_over(four: Folder, cut: int
 def test_a_damaged_line_in_the_middle_is_named_by_file_and_line(four: Folder) -> None:
     path = four.dir / JOURNAL
     path.write_text(path.read_text().replace('{"type"', "<", 1))
-    with pytest.raises(AjetError, match=rf"{JOURNAL}:1: not JSON"):
+    with pytest.raises(AjetError, match=rf"{JOURNAL}:1: is not JSON"):
         four.read()
 
 

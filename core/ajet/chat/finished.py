@@ -61,8 +61,8 @@ def sampled_in(chat: Chat, messages: Sequence[Message], tools: Sequence[Any]) ->
 def _check_results(messages: Sequence[Message], line: Sampled) -> None:
     """Raise AjetError if a prompt lacks a word of a tool's result: its answer would state what the model has not read."""
     results = [m for m in messages if m["role"] == "tool"]
-    words = {w for m in results for w in WORD.findall(spoken(m))}
-    if any(word not in line.rendered.text for word in words):
+    words, read = {w for m in results for w in WORD.findall(spoken(m))}, line.rendered.text
+    if any(word not in read for word in words):
         raise AjetError("the chat template does not write a tool's result in full")
 
 

@@ -99,8 +99,8 @@ def _side(samples: Sequence[Sample], others: Sequence[Sample], advantage: float)
 
 @dataclass(frozen=True, slots=True)
 class PreferenceSource:
-    """A `BatchSource` over the samples of each pair: each epoch is a new permutation, each step the mean loss over its pairs. After
-    ``epochs`` there are no more."""
+    """A `BatchSource` over the samples of each pair: each epoch is a new permutation, each step the mean loss over its pairs.
+    ``epochs`` bounds how often each pair is shown."""
 
     pairs: Sequence[Sequence[Sample]]
     algorithm: DPO

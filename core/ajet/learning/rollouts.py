@@ -299,7 +299,7 @@ def unmatched_rewards(episodes: Sequence[Episode]) -> set[str]:
 
 def unmatched_rewards_line(names: Iterable[str]) -> str:
     """What is wrong with such names."""
-    return f"the judge rewards {', '.join(map(repr, sorted(names)))}, which is neither an agent nor a target, so this trains nothing"
+    return f"the judge rewards {', '.join(map(repr, sorted(names)))}, but no call is of an agent or target with this name"
 
 
 def _in_order(groups: Mapping[int, Sequence[Episode]]) -> list[Episode]:

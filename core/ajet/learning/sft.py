@@ -195,7 +195,8 @@ def sft_batch(samples: Sequence[Sample], learning_rate: float) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptSource:
-    """A `BatchSource` over the samples of each transcript: each epoch is a new permutation. After ``epochs`` there are no more."""
+    """A `BatchSource` over the samples of each transcript: each epoch is a new permutation. ``epochs`` bounds how
+    often each is shown."""
 
     samples: Sequence[Sequence[Sample]]
     settings: TrainSettings

@@ -276,7 +276,7 @@ class Steering:
     def read(self, step: int) -> None:
         """Learn again what the run knew after a step."""
 
-        def past(place: int, line: Mapping[str, Any]) -> tuple[int, PastEpisode] | None:
+        def past(place: object, line: Mapping[str, Any]) -> tuple[int, PastEpisode] | None:
             counts = line["phase"] == "train" and line["step"] <= step
             return (line["step"], PastEpisode.read(line)) if counts else None
 

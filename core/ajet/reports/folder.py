@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from ajet.rollout.episode import Episode, Fork, Plan
 from ajet.rollout.journal import episode_from_json
-from ajet.rollout.recorder import JOURNAL, METRICS, Mark, live_lines, superseded, surviving
+from ajet.rollout.recorder import JOURNAL, METRICS, Place, live, live_lines
 from ajet.types import AjetError, ConfigError, Task
 from ajet.utils.suggest import nearest
 
@@ -107,7 +107,11 @@ class RecordedRun:
         """An episode's line of the journal. Raises AjetError if it has changed."""
         with (self.dir / JOURNAL).open("rb") as file:
             file.seek(entry.offset)
-            line = _parsed(file.readline(), self.dir / JOURNAL, 0)
+            raw = file.readline()
+        try:
+            line: dict[str, Any] = json.loads(raw)
+        except ValueError:
+            line = {}
         if line.get("id") != entry.id:
             raise AjetError(f"{self.dir / JOURNAL} changed while it was being read; try again.")
         return line
@@ -193,36 +197,14 @@ OUTCOME = tuple(field.name for field in fields(EndedEpisode))
 
 def _live(path: Path) -> list[Entry]:
     """The live lines of a journal, as entries."""
-    lines = surviving(
-        _entries(path),
-        lambda line: line if isinstance(line, Mark) else None,
-        lambda line: (0, None) if isinstance(line, Mark) else (line.step, line.id),
-    )
-    return [line for line in lines if isinstance(line, Entry)]
 
+    def entry(place: Place, line: Mapping[str, Any]) -> Entry:
+        try:
+            return _entry(line, place.byte)
+        except _FOREIGN as error:
+            raise _foreign(f"{path}:{place.line}", error) from None
 
-def _entries(path: Path) -> Iterator[Entry | Mark]:
-    offset = 0
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, 1):
-            if not raw.endswith(b"\n"):  # still being written, or cut off by a kill
-                return
-            line = _parsed(raw, path, number)
-            try:
-                yield superseded(line) or _entry(line, offset)
-            except _FOREIGN as error:
-                raise _foreign(f"{path}:{number}", error) from None
-            offset += len(raw)
-
-
-def _parsed(raw: bytes, path: Path, number: int) -> dict[str, Any]:
-    try:
-        line: dict[str, Any] = json.loads(raw)
-    except ValueError as error:
-        raise AjetError(
-            f"{path}:{number}: not JSON ({error}). The journal was edited; restore or remove that line."
-        ) from None
-    return line
+    return live(path, entry)
 
 
 _KINDS: Mapping[str, Any] = {

@@ -90,7 +90,8 @@ class RunRecorder:
 
     def _place_of_other(self, id: str) -> int:
         if self._others is None:
-            self._others = {line["id"]: at for at, line in _placed(self.dir / JOURNAL) if "id" in line}
+            lines = _placed(self.dir / JOURNAL)
+            self._others = {line["id"]: place.byte for place, line in lines if "id" in line}
         return self._others[id]
 
     def metrics(self, phase: str, step: int, metrics: Mapping[str, float]) -> None:
@@ -215,10 +216,10 @@ def live_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def live(
-    path: Path, of: Callable[[int, dict[str, Any]], Made | None], *, with_unused: bool = False
+    path: Path, of: Callable[[Place, dict[str, Any]], Made | None], *, with_unused: bool = False
 ) -> list[Made]:
-    """What ``of`` makes of the byte at which a live line begins, and of the line; nothing else is kept in memory. Where it makes None,
-    the line is left out. ``with_unused`` also of those that their step did not use."""
+    """What ``of`` makes of each live line and its place; nothing else is kept in memory. Where it makes None, the line is left out.
+    ``with_unused`` also of those that their step did not use."""
 
     def made() -> Iterator[Mark | tuple[int, str | None, Made]]:
         for place, line in _placed(path):
@@ -238,7 +239,14 @@ def live(
 
 def _live_places(path: Path) -> dict[str, int]:
     """The bytes at which live lines of the journal begin, by episode."""
-    return dict(live(path, lambda place, line: (line["id"], place)))
+    return dict(live(path, lambda place, line: (line["id"], place.byte)))
+
+
+class Place(NamedTuple):
+    """Where a line of a file begins, and its number, from 1."""
+
+    byte: int
+    line: int
 
 
 class Mark(NamedTuple):
@@ -262,25 +270,25 @@ def surviving(
     step_and_id: Callable[[Line], tuple[int, str | None]],
 ) -> list[Line]:
     """Lines that no later mark superseded; ``step_and_id`` returns a line's step and id."""
-    live: list[Line] = []
+    left: list[Line] = []
     for line in lines:
         marked = mark(line)
         if marked is None:
-            live.append(line)
+            left.append(line)
         else:
             first, last, keep = marked
-            live = [x for x in live if not first <= step_and_id(x)[0] <= last or step_and_id(x)[1] in keep]
-    return live
+            left = [x for x in left if not first <= step_and_id(x)[0] <= last or step_and_id(x)[1] in keep]
+    return left
 
 
-def _placed(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The lines of a file, and the bytes at which they begin."""
+def _placed(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """The lines of a file, and their places."""
     if not plain(path).exists():
         return
     with path.open("rb") as file:
         end = 0
         for number, raw in enumerate(file, 1):
-            place, end = end, end + len(raw)
+            place, end = Place(end, number), end + len(raw)
             if not raw.endswith(b"\n"):
                 return
             try:

@@ -229,5 +229,5 @@ def _check_same(job: Job, candidates: Sequence[ModelCandidate], run_dir: Path) -
 
 
 def _named(model: str, spec: Mapping[str, Any] | None) -> tuple[Any, ...]:
-    """Which model a candidate is. Its address, its key and the like may be mended where it failed."""
+    """What says which model a candidate is. The rest of its spec, such as the address, may change when a comparison is resumed."""
     return model, (spec or {}).get("type"), (spec or {}).get("model")

@@ -9,6 +9,7 @@ from typing import Any
 from transformers.utils.logging import disable_progress_bar
 
 from ajet import ConfigError
+from ajet.interfaces.helpers import check_output
 from ajet_local.modeling import load_model
 from ajet_local.sight import vision_of_model
 from ajet_local.trainer import STATE_FILE
@@ -27,11 +28,7 @@ def export(checkpoint: Path, output: Path, target: str | None) -> None:
     """
     if output.exists():
         raise ConfigError(f"{output} already exists; name a new folder.")
-    try:
-        output.mkdir(parents=True)
-        output.rmdir()
-    except OSError as error:
-        raise ConfigError(f"{output} cannot be written ({error.strerror}); name a new folder.") from None
+    check_output("output", output)
     if not checkpoint.is_dir():
         raise ConfigError(f"{checkpoint}: no such folder.")
     if saved_adapters(checkpoint):

@@ -119,7 +119,7 @@ TABLE = [
     ("x=3", r"$\boxed{3}$", True),
     ("3", r"$\boxed{x=3}$", True),
     ("4", r"$\boxed{x=3, y=4}$", False),
-    # a power is no unit, nor is a product of variables
+    # powers and products of variables, which are not units
     ("8", r"\boxed{2^3}", True),
     ("2", r"\boxed{2^3}", False),
     ("8", "2^3", True),

@@ -470,7 +470,10 @@ def test_a_score_outside_the_scale_is_refused_and_what_has_no_question_is_counte
 
     with reporting_to(Told()):
         assert len(read(write(path, asked, own, embedded))) == 1
-    assert told == [f"{path}: left out 1 records that are no chats", "traces: 2 traces → with a question 1"]
+    assert told == [
+        f"{path}: records that are not chats, and are left out: 1",
+        "traces: 2 traces → with a question 1",
+    ]
 
 
 def test_feedback_from_a_file_finds_its_trace_by_any_of_its_names(tmp_path: Path) -> None:

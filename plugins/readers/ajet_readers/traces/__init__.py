@@ -80,7 +80,9 @@ class Traces(SelectingReader):
                 f"{self.feedback}: {unmatched} of {len(added)} lines match no trace that was read"
             )
         if contents.others:
-            current_progress().say(f"{self.path}: left out {contents.others} records that are no chats")
+            current_progress().say(
+                f"{self.path}: records that are not chats, and are left out: {contents.others}"
+            )
         found, traces = len(traces), [trace for trace in traces if trace.query]
         if not traces:
             raise ConfigError(

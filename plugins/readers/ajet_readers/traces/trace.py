@@ -110,7 +110,7 @@ class TraceContents:
     calls: list[TracedCall] = field(default_factory=list)
     feedback: list[tuple[frozenset[str], TraceFeedback]] = field(default_factory=list)
     others: int = 0
-    """Records of requests that are no chats, such as embeddings."""
+    """How many records are not chats, such as requests for embeddings."""
 
 
 def assemble(contents: TraceContents) -> list[CallTrace]:
