@@ -192,7 +192,7 @@ def test_a_model_that_hardly_ever_calls_a_tool_is_told_with_one_that_does(folder
     folder.write("answers.yaml", '- {turn: 0, call: {name: add, arguments: {}}}\n- {say: "Four."}\n')
     page = check(folder, "seldom", "--first", "1", "--group-size", "1")
     assert (
-        "! 12 calls offer tools, of which 1 got a tool call\n  -> Use a model that calls tools, such as smollm2-tools"
+        "! 12 calls offer tools, of which 1 got a tool call\n  -> Of the recipes, smollm2-tools calls tools"
         in page
     )
 

@@ -55,12 +55,29 @@ def test_a_page_is_listed_and_shown_whole_or_by_section(ajet: Program) -> None:
     assert section.startswith("#") and len(section) < len(ajet("docs", "environments").out) / 2
 
 
+def test_a_page_of_an_example_or_a_plugin_is_found_by_its_name_or_as_other_pages_link_to_it() -> None:
+    example = page("sqlite_agent")
+    assert example.startswith("# SQLite")
+    assert page("../examples/sqlite_agent/README.md") == page("examples/sqlite_agent") == example
+    assert page("projects") == page("../plugins/projects/README.md")
+    assert page("../../docs/models.md#for-a-first-run") == page("models#for-a-first-run")
+    assert page("verl") != page("plugins/verl")
+
+
+@pytest.mark.whole
+def test_every_link_of_a_page_to_another_one_is_a_topic() -> None:
+    """Only a clone has tables of keys, and what concerns tests and benchmarks."""
+    found = {link for text in pages().values() for link in re.findall(r"\]\(([\w./#-]+)\)", text)}
+    links = {link for link in found if re.search(r"^((?!bench|tests)[a-z./_-])*(README)?\.md\b", link)}
+    assert len(links) > 100
+    for link in links:
+        assert page(link), link
+
+
 def test_a_misspelt_page_or_section_is_told_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'alarms'"):
         page("alarm")
-    with pytest.raises(
-        ConfigError, match="no such page; a part is frameworks#langgraph, own-agent#a-langgraph-agent"
-    ):
-        page("langgraph")
+    with pytest.raises(ConfigError, match=r"no such page; a part is .*gateway#commands-as-workflows"):
+        page("workflows")
     with pytest.raises(ConfigError, match=r"no such section; did you mean 'services'.*Its sections are"):
         page("environments#service")

@@ -279,6 +279,16 @@ def test_a_template_that_drops_the_text_beside_a_call_is_reported_as_that() -> N
         )
 
 
+@pytest.mark.parametrize(
+    "text", [f"{CALL} It is 2.", f"{CALL}<tool_call>{{", f'<tool_call>{{"name": "ad</tool_call>{CALL}']
+)
+def test_an_answer_whose_parts_the_template_writes_in_another_order_is_continued(text: str) -> None:
+    script = Script("template plain")
+    x = script.call([S, U], text, tools=[ADD])
+    script.call([S, U, x, tool("2", x["tool_calls"][0]["id"])], "two", tools=[ADD])
+    assert not find_breaks(script.record) and len(script.lines()) == 1
+
+
 @pytest.mark.parametrize("written", ["m.content.strip()", "m.content", "m['content'] ~ ''"])
 def test_a_call_without_text_has_an_empty_content_in_the_template(written: str) -> None:
     source = templates.TEMPLATES["plain"].replace("m.content or ''", written)

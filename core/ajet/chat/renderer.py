@@ -384,11 +384,9 @@ class Chat:
             parsed = self._harmony.parse([*self._format.ids(written), self._harmony.call], [], tools)
         answer = turn.answer
         calls = [(c["function"]["name"], c["function"]["arguments"]) for c in answer.get("tool_calls") or ()]
-        if (
-            parsed.content.strip() != (answer.get("content") or "").strip()
-            or parsed.malformed
-            or _spelled(parsed.tool_calls) != _spelled(calls)
-        ):
+        if parsed.content.strip() != (answer.get("content") or "").strip() or _spelled(
+            parsed.tool_calls
+        ) != _spelled(calls):
             return DROPPED
         thoughts = (answer.get("reasoning_content") or "").strip()
         return "" if (parsed.reasoning or "").strip() == thoughts else THINKING

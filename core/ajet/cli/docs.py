@@ -1,4 +1,4 @@
-"""``ajet docs``: the pages of the documentation, which every installation has."""
+"""``ajet docs``: the pages of the documentation, of examples and of installed plugins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def docs(
     topic: Annotated[
         str | None,
         typer.Argument(
-            metavar="TOPIC", help="A page, such as alarms, or a part of one: environments#services."
+            metavar="TOPIC",
+            help="A page, such as alarms, or a part of one: environments#services; also a link of a page.",
         ),
     ] = None,
     web: Annotated[bool, typer.Option("--web", help="Show it in the browser.")] = False,
@@ -27,7 +28,7 @@ def docs(
     if topic is None:
         from ajet.utils.terminal import table
 
-        print(table([(name, _title(file)) for name, file in pages().items()]))
+        print(table([(name, text.partition("\n")[0].lstrip("# ")) for name, text in pages().items()]))
         return
     text = page(topic)
     if not (web or sys.stdout.isatty()):
@@ -45,33 +46,45 @@ def docs(
 
     console = Console(record=True, file=io.StringIO(), width=120)
     console.print(Markdown(text))
-    file = Path(tempfile.mkdtemp(prefix="ajet-docs-"), f"{topic.partition('#')[0]}.html")
+    file = Path(tempfile.mkdtemp(prefix="ajet-docs-"), "page.html")
     console.save_html(str(file))
     print(file)
     webbrowser.open(file.as_uri())
 
 
-def pages() -> dict[str, Path]:
-    """The pages by topic: those of the installed package, or in a clone its folder docs."""
+def pages() -> dict[str, str]:
+    """The text of each page by its topic: a guide (``alarms``), an example (``examples/math``) or an installed plugin
+    (``plugins/local``)."""
+    from ajet.plugins import entry_points
+
     package = Path(__file__).parents[1]
-    folder = next(path for path in (package / "docs", package.parents[1] / "docs") if path.is_dir())
-    return {file.stem: file for file in sorted(folder.glob("*.md"))}
+    root = next(path for path in (package, package.parents[1]) if (path / "docs").is_dir())
+    files = {file.stem: file for file in sorted(root.glob("docs/*.md"))}
+    readmes = sorted(root.glob("examples/**/README.md"))
+    files |= {file.parent.relative_to(root).as_posix(): file for file in readmes}
+    texts = {topic: file.read_text(encoding="utf-8") for topic, file in files.items()}
+    for entry, distribution, _ in entry_points():
+        if entry.dist and (text := entry.dist.metadata.json.get("description")):
+            texts[f"plugins/{distribution.removeprefix('ajet-plugin-')}"] = str(text)
+    texts.pop("plugins/ajet", None)  # the README of the repository
+    return {topic: _COMMENT.sub("", text).strip() for topic, text in texts.items()}
 
 
 def page(topic: str) -> str:
-    """The text of a page, or with ``#section`` of that section. Raises ConfigError."""
+    """The text of a page, or with ``#section`` of that section; ``topic`` may also be a link of another page. Raises ConfigError."""
     from ajet.types import ConfigError
     from ajet.utils.suggest import nearest
 
-    name, _, section = topic.partition("#")
-    name = name.removeprefix("docs/").removesuffix(".md")
+    path, _, section = topic.partition("#")
+    name = re.sub(r"^(\.\.?/)*(docs/)?|(/README)?\.md$|/$", "", path)
     known = pages()
-    if name not in known:
-        texts = {stem: _sections(_text(file)) for stem, file in known.items()}
-        parts = [f"{stem}#{part}" for stem, own in texts.items() for part in own if name in part.split("-")]
+    found = next((each for each in (name, f"plugins/{name}", f"examples/{name}") if each in known), None)
+    if found is None:
+        texts = {each: _sections(text) for each, text in known.items()}
+        parts = [f"{each}#{part}" for each, own in texts.items() for part in own if name in part.split("-")]
         hint = nearest(name, known) or (f"; a part is {', '.join(parts)}" if parts else "")
         raise ConfigError(f"docs {topic}", f"no such page{hint}. `ajet docs` lists all.")
-    text = _text(known[name])
+    text = known[found]
     if not section:
         return text
     sections = _sections(text)
@@ -81,10 +94,6 @@ def page(topic: str) -> str:
             f"the page has no such section{nearest(section, sections)}. Its sections are {', '.join(sections)}.",
         )
     return sections[section]
-
-
-def _text(file: Path) -> str:
-    return _COMMENT.sub("", file.read_text(encoding="utf-8")).strip()
 
 
 def _sections(text: str) -> dict[str, str]:
@@ -99,7 +108,3 @@ def _sections(text: str) -> dict[str, str]:
         name: "\n".join(lines[start : next((n for n, d, _ in headings[i + 1 :] if d <= depth), None)]).strip()
         for i, (start, depth, name) in enumerate(headings)
     }
-
-
-def _title(file: Path) -> str:
-    return file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")

@@ -7,7 +7,7 @@ import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ajet.learning.alarm_history import RECENT
 from ajet.learning.alarm_rules import RUINS
@@ -216,12 +216,20 @@ def _advice(
     elif outcome == "no change shown":
         yield "`ajet forecast JOB` says what stands in the way; or train more steps, and validate on more tasks (eval.episodes)."
     elif outcome == "learned" and change and change.after < SOLVED and _has_signal(run):
-        yield f"Train on, as the reward is not near its end: ajet run --resume {shlex.quote(str(run.dir))} --steps N."
+        more = shlex.join(
+            ["ajet", "run", "--resume", str(run.dir), "--steps", str(2 * _steps(run)[-1]["step"])]
+        )
+        yield f"Train on, as the reward is not near its end: {more} (the steps in all)."
     if change is None or "validation" not in change.figure:
         yield "With validation tasks (task.validation), a verdict compares the same tasks before and after."
 
 
+def _steps(run: RecordedRun) -> list[Mapping[str, Any]]:
+    """The metrics of each step, in order."""
+    return [line for line in run.metrics if line["type"] == "train"]
+
+
 def _has_signal(run: RecordedRun) -> bool:
     """Whether some of the last groups had different rewards."""
-    last = [line for line in run.metrics if line["type"] == "train"][-RECENT:]
+    last = _steps(run)[-RECENT:]
     return statistics.fmean(line.get("groups_zero_advantage", 0.0) for line in last) < 0.9

@@ -46,7 +46,8 @@ MUCH = 0.1
 MOST_SHOWN = 80
 """Characters of a response that a warning shows."""
 _LONGER = "Raise the agent's max_tokens or rollout.sampling.max_tokens; if the model rambles, show it a short answer in the prompt."
-_LEARN = "Look at one with `ajet show`: a model must learn the tool format first (`ajet sft`), or know one, as smollm2-tools does."
+_SHOW = "show it calls as earlier messages (`ajet docs own-agent#what-a-small-model-needs`)"
+_LEARN = f"Look at one with `ajet show`. Where the model has not learned to write calls, {_SHOW}, or fine-tune it (`ajet sft`)."
 _FAULTS = {
     "malformed_tool_calls": ("tool calls could not be read, so they stayed text", _LEARN),
     "cut_calls": ("tool calls have no end, so they stayed text", _LONGER),
@@ -368,7 +369,7 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
         warnings.append(
             (
                 f"{report.offering} calls offer tools, of which {report.calling} got a tool call",
-                "Use a model that calls tools, such as smollm2-tools, or show it a call in the agent's messages.",
+                f"Of the recipes, smollm2-tools calls tools. A small model needs examples: {_SHOW}.",
             )
         )
     for what, count in report.left_out.items():

@@ -9,6 +9,11 @@ from typing import Annotated
 import typer
 
 SKILL = Path(__file__).parent / "skill"
+OWN = (
+    " Its tasks are sums: put yours into tasks.jsonl and held_out.jsonl. Its model is small: show it examples, also of "
+    "tool calls, as `ajet docs own-agent#what-a-small-model-needs` does."
+)
+"""What is to do in a project around an agent that is there."""
 
 
 def new(
@@ -53,8 +58,9 @@ def new(
     target = folder or Path(name)
     chosen = own_agent(agent or "plain") if from_ is None else find(from_, target)
     write_new(target, files(name, target, chosen))
-    sums = "" if from_ is None else " Its tasks are sums: put yours into tasks.jsonl and held_out.jsonl."
-    print(f"Created {target}, to train {chosen.what}.{sums} Next: {next_command(target, chosen)}")
+    print(
+        f"Created {target}, to train {chosen.what}.{OWN if from_ else ''} Next: {next_command(target, chosen)}"
+    )
 
 
 plugin = typer.Typer(help="Create a plugin.", rich_markup_mode=None, no_args_is_help=True)

@@ -100,7 +100,7 @@ def files(name: str, folder: Path, agent: Agent) -> dict[str, str]:
         "model": agent.model,
         "first": "SmolLM2 with 135 million parameters, which is fetched (93 MB)"
         + (
-            " and taught to call tools, in six to twelve minutes."
+            " and taught to call tools, in five to twelve minutes."
             if agent.tools
             else ", in less than a minute."
         ),

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from ajet_projects.project import KINDS, TEMPLATES
+from tests.pages import files, page
 from tests.program import Outcome, Program
 from tests.tiny import save_tiny_model
 
@@ -240,6 +241,7 @@ def test_a_project_around_an_agent_runs_it_unchanged(
     assert (
         made.out
         == f"Created shop, to train my_agent.py:{name} ({what}). Its tasks are sums: put yours into tasks.jsonl and held_out.jsonl. "
+        "Its model is small: show it examples, also of tool calls, as `ajet docs own-agent#what-a-small-model-needs` does. "
         "Next: cd shop && ajet check job.yaml\n"
     )
     assert (folder / "my_agent.py").read_text() == text and not (folder / "shop" / "agent.py").exists()
@@ -295,6 +297,21 @@ def test_a_function_that_runs_an_agent_with_tools_gets_a_model_that_calls_them(
     ajet("new", "shop", "--from", "my_agent.py:run")
     assert job(folder / "shop")["model"] == "smollm2-tools"
     assert f'"ajet[local,{extra}]"' in (folder / "shop" / "README.md").read_text()
+
+
+def test_the_page_shows_a_small_model_calls_as_earlier_messages(
+    folder: Path, ajet: Program, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("langchain.agents")
+    monkeypatch.setenv("OPENAI_API_KEY", "unset")
+    (folder / "clerk.py").write_text(files(page("docs/own-agent.md"))["clerk.py"])
+    (folder / "tasks.jsonl").write_text('{"query": "How many screws are there?", "answer": "12"}\n')
+    call = {"name": "count", "arguments": {"item": "screws"}}
+    said = json.dumps([{"when": "<tool_response>\n12", "say": "12."}, {"call": call}])
+    (folder / "answers.yaml").write_text(said)
+    flags = ["--workflow", "clerk.py:run", "--judge", "math", "--tasks", "tasks.jsonl", "--model", str(model)]
+    checked = ajet("check", *flags, "--answers", "answers.yaml")
+    assert "reward              1.00" in checked.out, checked.out + checked.err
 
 
 NONE = (

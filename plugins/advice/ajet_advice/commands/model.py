@@ -76,5 +76,5 @@ def page(tried: list[Attempt]) -> str:
     counts += (
         f" Any tool counts as right where a request names none ({free} of {len(tried)})." if free else ""
     )
-    remedy = " `smollm2-tools` calls tools; other models learn it from examples (`ajet sft`)."
+    remedy = " Of the recipes, `smollm2-tools` calls tools; a model learns it from examples (`ajet sft`)."
     return "\n".join([*lines, counts + ("" if called else remedy)])
