@@ -154,7 +154,8 @@ class VerlEngine:
 
     A call that a server aborts continues after its last token, perhaps with newer weights; each token keeps the weight
     version that sampled it. A call that sampled an id without a token continues before it, so in sampling such ids have the
-    probability 0. ``seeded`` says whether a call's seed is passed on. With seeds, vLLM draws the tokens of each
+    probability 0. A call asks for the routed experts of those tokens alone that no earlier call of its episode has read, so tokens
+    keep those of the call that first read them. ``seeded`` says whether a call's seed is passed on. With seeds, vLLM draws the tokens of each
     call separately, which is slow, and a continued call would repeat the same random numbers. ``vision`` is how the model sees
     images, None if it reads only text.
     """
@@ -181,6 +182,8 @@ class VerlEngine:
         self.vision = vision
         self._expansion_is_known = False
         """Whether the servers were seen to expand images to the prompt's own tokens."""
+        self._routed: dict[str, list[tuple[Int32, Int16]]] = {}
+        """Of each episode that goes on: the T tokens of each answered call, and the routed experts of all but the last."""
 
     @classmethod
     def of(cls, config: Any, servers: Servers) -> VerlEngine:
@@ -240,7 +243,7 @@ class VerlEngine:
         tokens: list[int] = []
         logprobs: list[float] = []
         versions: list[int] = []
-        routed: Int16 | None = None
+        routed = self._known(request)
         drawn = 0
         while True:
             compared = bool(pictures) and not self._expansion_is_known and not tokens
@@ -251,6 +254,7 @@ class VerlEngine:
                     **params,
                     "max_tokens": limit - len(tokens),
                     **({"prompt_logprobs": 0} if compared else {}),  # verl then returns the prompt's ids, too
+                    **({} if routed is None else {"routed_experts_prompt_start": len(routed)}),
                 },
                 request.adapter,
                 pictures,
@@ -265,7 +269,9 @@ class VerlEngine:
             tokens += new
             logprobs += list(output.log_probs or ())[: len(new)]
             versions += [output.extra_fields["global_steps"]] * len(new)
-            routed = _continued(routed, output.routed_experts if new else None)
+            if new and output.routed_experts is not None:
+                further = np.asarray(output.routed_experts, np.int16)
+                routed = further if routed is None else np.concatenate([routed, further])
             if again:
                 routed = None if routed is None else routed[: len(request.prompt_ids) + len(tokens) - 1]
                 if "seed" in params:
@@ -282,13 +288,32 @@ class VerlEngine:
             raise RuntimeError(
                 f"verl's server returned {len(tokens)} tokens after {len(request.prompt_ids)}, but {len(routed)} routed experts"
             )
+        ids = np.array(tokens, np.int32)
+        if routed is not None:
+            known_to_end = np.concatenate([request.prompt_ids, ids]), routed
+            self._routed.setdefault(request.key[0], []).append(known_to_end)
         return Generation(
-            np.array(tokens, np.int32),
+            ids,
             np.array(logprobs, np.float32),
             np.array(versions, np.int32),
             self._finish_reason(request, tokens, limit),
             routed,
         )
+
+    def let_go(self, episode: str) -> None:
+        """Forget an episode, and release its server; does nothing if it made no call."""
+        self._routed.pop(episode, None)
+        self._servers.let_go(episode)
+
+    def _known(self, request: GenerateRequest) -> Int16 | None:
+        """The routed experts of as many of the prompt's first tokens as an earlier call of the episode has read; not of its last one,
+        as vLLM has to return some."""
+        found: list[Int16] = []
+        for ids, routed in self._routed.get(request.key[0], ()):
+            size = min(len(ids), len(request.prompt_ids)) - 1
+            same = np.append(ids[:size] == request.prompt_ids[:size], False)
+            found.append(routed[: same.argmin()])
+        return max(found, key=len, default=None)
 
     @staticmethod
     def _unexpanded(vision: Vision, request: GenerateRequest) -> tuple[list[int], list[Picture]]:
@@ -323,14 +348,6 @@ class VerlEngine:
             return "stop"
         end = self.tokenizer.decode(tokens[-STOP_TOKENS:]) if request.sampling.stop else ""
         return "stop" if any(text and text in end for text in request.sampling.stop) else "length"
-
-
-def _continued(before: Int16 | None, output: Any) -> Int16 | None:
-    """The routed experts of a call after an output of it: those before the output's own tokens stay what they were."""
-    if output is None:
-        return before
-    experts = np.asarray(output, np.int16)
-    return experts if before is None else np.concatenate([before, experts[len(before) :]])
 
 
 def passes_seeds(config: Any) -> bool:

@@ -94,7 +94,7 @@ class _Limited:
 
 class Units:
     """The units of a runner's process. ``excused`` returns seconds that deadlines of episodes do not count. ``let_go`` (see
-    `Servers`) learns which episodes end. ``hold`` and ``put`` are `ajet_verl.recorder.Recorder.hold` and `ajet_verl.rows.put_rows`."""
+    `VerlEngine`) learns which episodes end. ``hold`` and ``put`` are `ajet_verl.recorder.Recorder.hold` and `ajet_verl.rows.put_rows`."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class UnitRunner:
                 runtime,
                 row_limit=row_limit(self._config),
                 excused=self._clock.stopped,
-                let_go=servers.let_go,
+                let_go=engine.let_go,
                 hold=recorder.hold.remote,
                 put=put_rows,
             )

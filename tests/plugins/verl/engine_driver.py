@@ -53,11 +53,12 @@ class Server:
         if prompt_ids[0] == FOREVER:
             return await self._forever()
         self.asked.append({"prompt": prompt_ids, **sampling_params})
+        given = len(prompt_ids) - sampling_params.get("routed_experts_prompt_start", 0)
         if len(self.asked) == 1:
             return TokenOutput(
                 token_ids=[11, 12, 13],
                 log_probs=[-1, -2, -3],
-                routed_experts=_routed(4, len(prompt_ids) + 2),
+                routed_experts=_routed(4, given + 2),
                 stop_reason="aborted",
                 extra_fields={"global_steps": 4},
             )
@@ -65,12 +66,17 @@ class Server:
             return TokenOutput(
                 token_ids=[14, STOP],
                 log_probs=[-4, -5],
-                routed_experts=_routed(5, len(prompt_ids) + 1),
+                routed_experts=_routed(5, given + 1),
                 stop_reason="completed",
                 extra_fields={"global_steps": 5},
             )
         ids = [20] * sampling_params["max_tokens"]
-        return TokenOutput(token_ids=ids, log_probs=[-1.0] * len(ids), extra_fields={"global_steps": 5})
+        return TokenOutput(
+            token_ids=ids,
+            log_probs=[-1.0] * len(ids),
+            routed_experts=_routed(6, given + len(ids) - 1),
+            extra_fields={"global_steps": 5},
+        )
 
     async def _forever(self) -> None:
         self.running += 1

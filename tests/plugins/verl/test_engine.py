@@ -44,7 +44,7 @@ def test_an_aborted_call_continues_after_its_last_token(found: dict[str, Any]) -
         # Of two prompt tokens and four sampled ones; nothing followed the last.
         "experts": [4, 4, 4, 4, 5, 5],
     }
-    assert cut["experts"] is None
+    assert cut["experts"] == [4, *[6] * 9], "an earlier call has read the first token"
     assert cut["finish"] == "length" and len(cut["tokens"]) == 9
     first, second, _ = found["resumed"]["seen"]
     assert (first["prompt"], first["max_tokens"]) == ([1, 2], 9)
@@ -87,40 +87,90 @@ def test_another_process_reports_progress(found: dict[str, Any]) -> None:
 
 
 class Scripted:
-    """verl's servers, with given replies: (ids, aborted)."""
+    """verl's servers, with given replies: (ids, aborted). Its n-th call sends all tokens to expert n."""
 
     def __init__(self, *replies: tuple[list[int], bool]) -> None:
         self.replies = list(replies)
         self.asked: list[tuple[list[int], int, int]] = []
+        self.ended: list[str] = []
+        self.returned: list[int] = []
+        """Of how many tokens each call has returned the experts."""
 
     async def generate(
         self, episode: str, prompt: list[int], params: dict[str, Any], *_: Any
     ) -> SimpleNamespace:
         self.asked.append((prompt, params["max_tokens"], params["seed"]))
         ids, aborted = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        start = params.get("routed_experts_prompt_start", 0)
+        assert start < len(prompt), "vLLM's engine ends"
+        self.returned.append(len(prompt) - start + len(ids) - 1)
         return SimpleNamespace(
             token_ids=ids,
             log_probs=[-float(n) for n in range(1, len(ids) + 1)],
-            routed_experts=np.full((len(prompt) + len(ids) - 1, 1, 1), len(self.asked), np.uint8),
+            routed_experts=np.full((self.returned[-1], 1, 1), len(self.asked), np.uint8),
             stop_reason="aborted" if aborted else "completed",
             extra_fields={"global_steps": len(self.asked)},
         )
 
 
+    def let_go(self, episode: str) -> None:
+        self.ended.append(episode)
+
+
+class Tokenizer:
+    """With the ids 0 to 9."""
+
+    def get_vocab(self) -> dict[str, int]:
+        return {str(i): i for i in range(10)}
+
+    def __len__(self) -> int:
+        return 10
+
+
+def _engine(servers: Scripted) -> VerlEngine:
+    return VerlEngine(servers, Tokenizer(), "qwen3", 64, seeded=True)  # type: ignore[arg-type]
+
+
+def _ask(engine: VerlEngine, prompt: list[int], episode: str = "e") -> Generation:
+    sampling = Sampling(max_tokens=9, seed=7)
+    request = GenerateRequest(np.array(prompt, np.int32), sampling, (episode, 0))
+    return asyncio.run(engine.generate(request))
+
+
 def _sampled(*replies: tuple[list[int], bool]) -> tuple[Generation, list[tuple[list[int], int, int]]]:
-    """What an engine of a tokenizer with the ids 0 to 9 answers, and what it asks for."""
-
-    class Tokenizer:
-        def get_vocab(self) -> dict[str, int]:
-            return {str(i): i for i in range(10)}
-
-        def __len__(self) -> int:
-            return 10
-
+    """What an engine answers, and what it asks for."""
     servers = Scripted(*replies)
-    engine = VerlEngine(servers, Tokenizer(), "qwen3", 64, seeded=True)  # type: ignore[arg-type]
-    request = GenerateRequest(np.array([1, 2], np.int32), Sampling(max_tokens=9, seed=7), ("e", 0))
-    return asyncio.run(engine.generate(request)), servers.asked
+    return _ask(_engine(servers), [1, 2]), servers.asked
+
+
+@pytest.mark.parametrize(
+    ("prompt", "returned", "experts"),
+    [
+        ([1, 2, 5, 6, 3, 4], 4, [1, 1, 1, 2, 2, 2, 2]),  # it continues: 6 was sampled, and not read
+        ([1, 2, 7, 4], 3, [1, 1, 2, 2, 2]),  # it shares two tokens
+        ([1, 2], 2, [1, 2, 2]),
+        ([9, 2], 3, [2, 2, 2]),
+    ],
+)
+def test_a_call_asks_for_the_experts_of_tokens_that_no_call_of_its_episode_has_read(
+    prompt: list[int], returned: int, experts: list[int]
+) -> None:
+    servers = Scripted(([5, 6], False))
+    engine = _engine(servers)
+    _ask(engine, [1, 2])
+    got = _ask(engine, prompt)
+    assert servers.returned == [3, returned]
+    assert got.routed_experts is not None and got.routed_experts.flatten().tolist() == experts
+
+
+def test_an_episode_that_has_ended_leaves_no_experts() -> None:
+    servers = Scripted(([5, 6], False))
+    engine = _engine(servers)
+    for episode in ("e", "other"):
+        _ask(engine, [1, 2], episode)
+    engine.let_go("e")
+    _ask(engine, [1, 2])
+    assert servers.returned == [3, 3, 3] and servers.ended == ["e"]
 
 
 def test_an_id_without_a_token_is_drawn_again_and_what_is_before_it_stays() -> None:
