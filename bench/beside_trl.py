@@ -5,9 +5,14 @@
 
 Both train all weights of a model of the shape of Qwen3-0.6B by GRPO, in bfloat16 over float32 weights, without a KL penalty. The
 weights are random, so answers hardly ever end before their limit. AgentJet runs before TRL and after it; how much its two runs
-differ is the noise. The median step counts, without the first one, which compiles. The last line is one JSON object, whose ``checks``
-say whether both sample as many tokens, and AgentJet enough a second (`LEAST`). What did not run for want of time is missing. On this
-CPU nothing is required of the speed. Exit code 1: a check has failed.
+differ is the noise. The median step counts, without the first one, which compiles.
+
+The last line is one JSON object, whose ``checks`` say whether both sample as many tokens, and AgentJet enough a second (`LEAST`). Of
+each run, ``peak_gib`` is the most memory: on a card all that the run's processes hold there, on the CPU the resident set of its only
+process. ``update_mfu`` is the share of ``tflops``, the speed of a large matrix product in this call, that an ``update`` reaches with
+the operations that it needs at least (`operations`), so what a program computes twice does not count. AgentJet's update ends with new
+weights for vLLM, which with TRL are ``sync``. What did not run for want of time is missing. On this CPU nothing is required of the
+speed. Exit code 1: a check has failed.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -30,10 +36,13 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import gpu
 import grpo_work
 import local
 import torch
-from prove.part import Options, make_models
+from prove.part import Options, Peak, make_models
+
+from ajet.utils.process_group import signal_group
 
 LEAST = {"single": 1.0, "agents": 1.5}
 """AgentJet's tokens a second in TRL's, at least."""
@@ -101,19 +110,24 @@ def main() -> None:
     if not options.reduced and not torch.cuda.is_available():
         sys.exit("bench/beside_trl.py: torch finds no CUDA device. --reduced tries the program on this CPU.")
     signal.signal(signal.SIGALRM, _stop)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it has started ends, too
     signal.alarm(0 if options.reduced else options.limit)
     checks: list[dict[str, Any]] = []
+    dtype = torch.float32 if options.reduced else torch.bfloat16  # that of the updates
+    size = 1024 if options.reduced else 8192
+    peak = gpu.matmul_flops(torch.device("cpu" if options.reduced else "cuda"), size, dtype)
     try:
         with tempfile.TemporaryDirectory() as folder:
             model = _model(Path(folder), options.reduced)
             for name, load in (REDUCED if options.reduced else LOADS).items():
-                checks.append(_check(name, load, model, options.peer, options.reduced))
+                checks.append(_check(name, load, model, options.peer, peak, options.reduced))
                 print(json.dumps(checks[-1]), flush=True)
     except OutOfTimeError:
         print(f"stopped after {options.limit} s", flush=True)
     signal.alarm(0)
     device = "cpu" if options.reduced else torch.cuda.get_device_name()
-    print(json.dumps({"reduced": options.reduced, "device": device, "checks": checks}))
+    figures = {"reduced": options.reduced, "device": device, "tflops": round(peak / 1e12, 3)}
+    print(json.dumps({**figures, "checks": checks}))
     sys.exit(not all(check["passed"] for check in checks))
 
 
@@ -134,7 +148,7 @@ def _model(folder: Path, reduced: bool) -> Path:
     return folder / "small"
 
 
-def _check(name: str, load: Load, model: Path, peer: str, reduced: bool) -> dict[str, Any]:
+def _check(name: str, load: Load, model: Path, peer: str, peak: float, reduced: bool) -> dict[str, Any]:
     started = time.perf_counter()
     figures: dict[str, Any] = {"load": asdict(load)}
     passed = False
@@ -142,8 +156,11 @@ def _check(name: str, load: Load, model: Path, peer: str, reduced: bool) -> dict
         with tempfile.TemporaryDirectory(dir=model.parent) as folder:
             work = _work(Path(folder), load, model, reduced)
             figures["ajet"] = first = _own(Path(folder), load, reduced)
-            figures["trl"] = theirs = _theirs(peer, work, load)
+            figures["trl"] = theirs = _theirs(peer, work, load, reduced)
             figures["ajet again"] = again = _own(Path(folder), load, reduced)
+            needed = operations(work, load)
+            for run in (first, theirs, again):
+                run["update_mfu"] = round(needed / run["update"] / peak, 4)
         ours = median((first["tokens_per_second"], again["tokens_per_second"]))
         figures["ratio"] = round(ours / theirs["tokens_per_second"], 3)
         alike = all(abs(own["tokens"] / theirs["tokens"] - 1) < UNEQUAL for own in (first, again))
@@ -169,7 +186,7 @@ def _work(folder: Path, load: Load, model: Path, reduced: bool) -> grpo_work.Wor
         groups=load.tasks,
         members=load.members,
         dtype="float32" if reduced else "bfloat16",
-        rows=8,
+        rows=8 if load.calls == 1 else 2,  # about as many tokens: eight long rows are more than 80 GB
         calls=load.calls,
         between=between,
         vllm={} if reduced else {"utilization": 0.4, "context": 4096},
@@ -205,7 +222,15 @@ def _own(folder: Path, load: Load, reduced: bool) -> dict[str, float]:
     runs = folder / f"runs-{time.monotonic_ns()}"
     command = [sys.executable, "-m", "ajet", "run", "job.yaml", "--set", f"run.dir={runs}"]
     started = time.perf_counter()
-    subprocess.run(command, cwd=folder, check=True, stdout=sys.stderr)
+    with _on_card(reduced) as card:
+        process = subprocess.Popen(command, cwd=folder, stdout=sys.stderr, start_new_session=True)
+        try:
+            _, status, used = os.wait4(process.pid, 0)
+        finally:
+            signal_group(process.pid, signal.SIGKILL)  # vLLM is a process of its own
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
     seconds = time.perf_counter() - started
     (metrics,) = runs.glob("*/metrics.jsonl")
     steps = [line for line in map(json.loads, metrics.open()) if line["type"] == "train"][1:]
@@ -219,24 +244,61 @@ def _own(folder: Path, load: Load, reduced: bool) -> dict[str, float]:
         }
         for step in steps
     )
-    return found | {"seconds": round(seconds, 1)}
+    return found | {
+        "seconds": round(seconds, 1),
+        "peak_gib": _gib(card.bytes if card else used.ru_maxrss << 10),
+    }
 
 
-def _theirs(peer: str, work: grpo_work.Work, load: Load) -> dict[str, float]:
+def _theirs(peer: str, work: grpo_work.Work, load: Load, reduced: bool) -> dict[str, float]:
     """The median step of TRL."""
     started = time.perf_counter()
-    with local.running(peer, work, seed=0) as trl:
+    with _on_card(reduced) as card, local.running(peer, work, seed=0) as trl:
         steps = [trl.step() for _ in range(load.steps)][1:]
     found = _median(
         {
             "sample": step["sampling"],
-            "update": step["wall"] - step["sampling"],
+            "update": step["wall"] - step["sampling"] - step["sync"],
+            "sync": step["sync"],
             "tokens": step["tokens"],
             "wall": step["wall"],
         }
         for step in steps
     )
-    return found | {"seconds": round(time.perf_counter() - started, 1)}
+    seconds = round(time.perf_counter() - started, 1)
+    return found | {"seconds": seconds, "peak_gib": _gib(card.bytes if card else steps[-1]["resident"])}
+
+
+def _on_card(reduced: bool) -> Any:
+    """Watches the memory of the card, on which nothing else runs; None on the CPU."""
+    return nullcontext() if reduced else Peak(torch.device("cuda"))
+
+
+def _gib(size: float) -> float:
+    return round(size / 2**30, 3)
+
+
+def operations(work: grpo_work.Work, load: Load) -> float:
+    """Floating-point operations that an update of a step needs, forward and backward, without recomputed activations: a group's prompt
+    once, logits of sampled tokens alone, attention of each token to those before it."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    config = AutoConfig.from_pretrained(f"{work.folder}/model")
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    head = model.get_output_embeddings().weight
+    embedded = {id(model.get_input_embeddings().weight), id(head)}
+    layers = sum(p.numel() for p in model.parameters() if id(p) not in embedded)
+    tokenizer = AutoTokenizer.from_pretrained(f"{work.folder}/model")
+    query = json.loads(Path(work.folder, "tasks.jsonl").read_text().splitlines()[0])["query"]
+    prompt, between = (len(grpo_work.prompt_ids(tokenizer, text)) for text in (query, work.between))
+    sampled = load.calls * load.answer
+    after = sampled + (load.calls - 1) * between
+    tokens = prompt + load.members * after
+    pairs = prompt * (prompt + 1) / 2 + load.members * after * (prompt + (after + 1) / 2)
+    pair = 2 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+    products = layers * tokens + head.numel() * load.members * sampled + pair * pairs
+    return 3 * load.tasks * 2 * products
 
 
 def _median(steps: Any) -> dict[str, float]:

@@ -167,9 +167,9 @@ async def generation(model: Any, sizes: Sizes) -> dict[str, float]:
     return {"generated_tokens_per_second": max(rates)}
 
 
-def matmul_flops(device: torch.device, size: int = 8192) -> float:
-    """Operations per second of a product of two square bfloat16 matrices; the best of ten."""
-    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+def matmul_flops(device: torch.device, size: int = 8192, dtype: torch.dtype = torch.bfloat16) -> float:
+    """Operations per second of a product of two square matrices; the best of ten."""
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     return 2 * size**3 / min(_seconds(device, lambda: a @ b) for _ in range(10))
 
 

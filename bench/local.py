@@ -197,13 +197,13 @@ class Peer:
         with suppress(BrokenPipeError):  # it has ended, so the read below returns nothing
             self._process.stdin.write("\n")
             self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            code = self._process.wait()
-            self._stderr.seek(0)
-            sys.exit(f"TRL ended with exit code {code}: {self._stderr.read().strip().rpartition(chr(10))[2]}")
-        step: Metrics = json.loads(line)
-        return step
+        for line in self._process.stdout:
+            if line.startswith('{"'):  # vLLM logs there, too
+                step: Metrics = json.loads(line)
+                return step
+        code = self._process.wait()
+        self._stderr.seek(0)
+        sys.exit(f"TRL ended with exit code {code}: {self._stderr.read().strip().rpartition(chr(10))[2]}")
 
     def learn(self) -> tuple[float, int]:
         """Take steps until `learned`. Returns CPU seconds and steps."""

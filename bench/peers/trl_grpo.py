@@ -3,14 +3,16 @@
     python trl_grpo.py FOLDER SEED
 
 Runs in an environment with TRL; `bench/local.py` and `bench/beside_trl.py` start it. After each step it writes a line of JSON: CPU
-``seconds`` of all threads and ``wall`` seconds, the mean ``reward``, the number of sampled ``tokens``, and the CPU seconds of
-``generation`` and its wall seconds, ``sampling``. It exits when its input ends.
+``seconds`` of all threads and ``wall`` seconds, the mean ``reward``, the number of sampled ``tokens``, the CPU seconds of
+``generation`` and its wall seconds, ``sampling``, those of new weights for vLLM, ``sync``, and the most bytes that were ``resident`` so
+far. It exits when its input ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import sys
 import time
 from pathlib import Path
@@ -65,14 +67,24 @@ def train(folder: Path, seed: int, out: Any) -> None:
     generate = sampler.generate
 
     def timed(*args: Any, **kwargs: Any) -> Any:
-        started, began = time.process_time(), time.perf_counter()
+        started, began, synced = time.process_time(), time.perf_counter(), steps.sync
         try:
             return generate(*args, **kwargs)
         finally:
             steps.generation += time.process_time() - started
-            steps.sampling += time.perf_counter() - began
+            steps.sampling += time.perf_counter() - began - (steps.sync - synced)
 
     sampler.generate = timed
+    if trainer.use_vllm:
+        # TRL puts vLLM to sleep after each call, without its weights, so a further call of an episode begins with them again.
+        sync = sampler.sync_weights
+
+        def synced() -> None:
+            began = time.perf_counter()
+            sync()
+            steps.sync += time.perf_counter() - began
+
+        sampler.sync_weights = synced
     trainer.train()
 
 
@@ -177,7 +189,7 @@ class StepByStep(TrainerCallback):  # type: ignore[misc]
         self.out = out
         self.reward = 0.0
         self.tokens = 0
-        self.generation = self.sampling = 0.0
+        self.generation = self.sampling = self.sync = 0.0
         self._started = self._began = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
@@ -191,6 +203,8 @@ class StepByStep(TrainerCallback):  # type: ignore[misc]
             "tokens": self.tokens,
             "generation": self.generation,
             "sampling": self.sampling,
+            "sync": self.sync,
+            "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
         }
         print(json.dumps(line), file=self.out, flush=True)
         return self._wait(control)
@@ -198,7 +212,7 @@ class StepByStep(TrainerCallback):  # type: ignore[misc]
     def _wait(self, control: Any) -> Any:
         if not sys.stdin.readline():
             control.should_training_stop = True
-        self.generation = self.sampling = 0.0
+        self.generation = self.sampling = self.sync = 0.0
         self._started, self._began = time.process_time(), time.perf_counter()
         return control
 
