@@ -263,7 +263,7 @@ bench-memory-limit: $(INSTALLED) ## whether memory_limit holds on a CPU, for sho
 bench-verl: .venv-verl/.installed ## verl's engine on trees beside its rows, on this CPU (ARGS="--logs group,retry")
 	$(ON_CPU) .venv-verl/bin/python $(SAVED) bench/verl_trees.py $(ARGS)
 
-bench-scale: .venv-verl/.installed ## 64, 1,000 and 4,000 episodes at once on verl's rollout side: CPU per call, memory (ARGS="--sizes 64")
+bench-scale: .venv-verl/.installed ## calls a second of one runner with verl, bytes a call; many episodes at once (ARGS="--sizes 64,1000,4000")
 	$(ON_CPU) .venv-verl/bin/python $(SAVED) bench/verl_scale.py $(ARGS)
 
 clean: ## remove what was built; keeps runs/ and .venv

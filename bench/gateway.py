@@ -376,23 +376,31 @@ def gateway(pipe: Any) -> None:
 
 
 class AtOnce:
-    """An engine whose answer is ready; each call gets its own arrays."""
+    """An engine whose answer of so many tokens is ready; each call gets its own arrays."""
 
     context_length = 1 << 20
     model_type = "qwen3"
+    adapters = ()
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, completion: int = COMPLETION) -> None:
         self.tokenizer = tokenizer
         word = tokenizer.encode(" word", add_special_tokens=False)
-        ids = (word * COMPLETION)[: COMPLETION - 1]
+        ids = (word * completion)[: completion - 1]
         self.ids = np.array([*ids, tokenizer.eos_token_id], np.int32)
+
+    async def start(self) -> None:
+        """Nothing to do."""
+
+    async def close(self) -> None:
+        """Nothing to do."""
 
     async def generate(self, request: Any) -> Any:
         """See `ajet.Engine.generate`."""
         from ajet.types import Generation
 
+        count = len(self.ids)
         return Generation(
-            self.ids.copy(), np.full(COMPLETION, -0.5, np.float32), np.zeros(COMPLETION, np.int32), "stop"
+            self.ids.copy(), np.full(count, -0.5, np.float32), np.zeros(count, np.int32), "stop"
         )
 
 

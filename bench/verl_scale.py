@@ -1,10 +1,17 @@
-"""Runs many episodes at once on the rollout side of the backbone verl, with actors that answer as slowly as vLLM.
+"""How many calls a second one runner of the backbone verl answers, and what each adds to the journal and to verl's queue; then, for
+each of ``--sizes``, many episodes at once on the rollout side, with actors that answer as slowly as vLLM.
 
     .venv-verl/bin/python bench/verl_scale.py                 # with the environment variables that `make test-verl` sets
-    .venv-verl/bin/python bench/verl_scale.py --sizes 64,4000
+    .venv-verl/bin/python bench/verl_scale.py --sizes 64,1000,4000
 
-Ray, the conductor, runners, recorder, verl's load balancer and verl's queue are the real ones; this process is in the place of
-verl's trainer. An agent calls the model four times through the OpenAI SDK; each token takes 20 ms, and an answer has 150 on
+The runner is one process with its episodes and its gateway, without Ray and without a model: each answer is ready. The agents are
+another process, which calls the gateway over HTTP, as sandboxes do. `calls_per_second` is what the runner answers with one core, as its
+Python is one thread at a time: calls by its CPU time, with rendering, journal lines and rows. Bytes are of all that a call adds, its
+prompt's new tokens too. `recorder_mb_per_second` is what the journal's only writer writes with one core, without Ray;
+`resume_mb_per_second`, what a resumed run reads of it.
+
+With sizes, Ray, the conductor, runners, recorder, verl's load balancer and verl's queue are the real ones; this process is in the place
+of verl's trainer. An agent calls the model four times through the OpenAI SDK; each token takes 20 ms, and an answer has 150 on
 average. Each number of concurrent episodes runs on a new cluster: one wave to warm up, then at least 512 episodes that are
 measured. Figures are CPU time, so other programs on the machine disturb them little. `cpu_ms_per_call` is that of all
 processes except the answering ones; `ratio` divides it by that of the first size. An error ends the program if an episode is
@@ -14,6 +21,7 @@ lost. Last line: one JSON object.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import subprocess
 import sys
@@ -21,21 +29,33 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import gateway
 import psutil
 import ray
 import transfer_queue as tq
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "plugins" / "verl"))
-from rollout_cluster import RolloutCluster, rollout_cluster
+from ajet import Task
+from ajet.job.layers import job_layers
+from ajet.job.prepare import prepare
+from ajet.learning.rollouts import plan_group
+from ajet.rollout.journal import JournalLine
+from ajet.rollout.recorder import JOURNAL, RunRecorder
+from ajet.runs.runtime import open_runtime, training_policy
+from ajet_local.starter.calculator import Calculator
+from ajet_verl.dataset import PlannedGroup
+from ajet_verl.rows import PARTITION, READ, TOKENS, GroupRows
+from ajet_verl.runner import Unit, Units
 
-from ajet_verl.credit import POLL_SECONDS, credited
-from ajet_verl.rows import PARTITION, READ, TOKENS
+if TYPE_CHECKING:
+    from rollout_cluster import RolloutCluster
 
-SIZES = (64, 1000, 4000)
 MEMBERS, CALLS = 8, 4
 ANSWER, SECONDS_A_TOKEN = 150, 0.020
 MEASURED = 512
@@ -62,18 +82,92 @@ def judge(task, output):
     return len(output.response) % 7 / 7
 """
 
+OUTSIDE = """
+import asyncio, json, httpx
+
+
+async def episode(reader, writer):
+    given = json.loads(await reader.readline())
+    messages, headers = [], {"authorization": f"Bearer {given['key']}"}
+    async with httpx.AsyncClient(headers=headers, timeout=600) as client:
+        for turn in range(given["calls"]):
+            messages.append({"role": "user", "content": f"{given['query']} {turn} {given['between'] if turn else ''}"})
+            answer = await client.post(f"{given['url']}/chat/completions", json={"model": "m", "messages": messages})
+            answer.raise_for_status()
+            messages.append(answer.json()["choices"][0]["message"])
+    writer.write(b"done\\n")
+    await writer.drain()
+    writer.close()
+
+
+async def main():
+    server = await asyncio.start_server(episode, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+asyncio.run(main())
+"""
+"""The process of the agents outside: makes the calls of an episode for each connection."""
+THROUGH_GATEWAY = """
+import asyncio
+import json
+
+from ajet import WorkflowOutput
+
+
+async def run(task, tuner):
+    url, key = tuner.as_base_url()
+    reader, writer = await asyncio.open_connection("127.0.0.1", task.metadata["port"])
+    writer.write(json.dumps({**task.metadata, "url": url, "key": key, "query": task.query}).encode() + b"\\n")
+    try:
+        assert await reader.readline()
+    finally:
+        writer.close()
+    return WorkflowOutput(response="")
+
+
+def judge(task, output):
+    return id(output) % 7 / 7
+"""
+
+WORDS = "the sum is "
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """What an episode does: its calls, the tokens of an answer, and about how many come before each further call."""
+
+    calls: int
+    answer: int
+    between: int
+    groups: int
+    """Groups of `MEMBERS` that are measured."""
+
+
+AGENTS = {
+    "short": Agent(calls=4, answer=150, between=10, groups=24),
+    "tools": Agent(calls=8, answer=500, between=3000, groups=3),
+}
+
 
 def main() -> None:
-    """Measure each size in a process of its own, and print the figures."""
+    """Measure one runner, then each size in a process of its own, and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of concurrent episodes")
+    parser.add_argument(
+        "--sizes", default="", help="numbers of concurrent episodes, for example 64,1000,4000"
+    )
     parser.add_argument("--size", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.size:
         print(json.dumps(measure(options.size)))
         return
+    alone: dict[str, Any] = {}
+    for name, agent in AGENTS.items():
+        alone[name] = runner_alone(agent)
+        print(json.dumps({name: alone[name]}), flush=True)
     found: dict[str, Any] = {}
-    for size in options.sizes.split(","):
+    for size in filter(None, options.sizes.split(",")):
         command = [sys.executable, __file__, "--size", size]
         ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         figures = json.loads(ran.stdout.strip().splitlines()[-1])
@@ -81,13 +175,127 @@ def main() -> None:
         figures["ratio"] = round(figures["cpu_ms_per_call"] / first["cpu_ms_per_call"], 2)
         found[size] = figures
         print(json.dumps({size: figures}), flush=True)
-    print(json.dumps({"verl_scale": found}))
+    print(json.dumps({"verl_runner": alone, **({"verl_scale": found} if found else {})}))
     if any(figures["lost"] for figures in found.values()):
         sys.exit("episodes were lost")
 
 
+def runner_alone(agent: Agent) -> dict[str, Any]:
+    """The figures of one runner whose agents are another process."""
+    with tempfile.TemporaryDirectory() as name, agents_outside() as port:
+        folder = Path(name)
+        (folder / "flow.py").write_text(THROUGH_GATEWAY)
+        (folder / "tasks.jsonl").write_text(json.dumps({"id": "t", "query": "What is 1 + 2?"}) + "\n")
+        tokenizer = Calculator().tokenizer(0)[0]
+        repeated = agent.between // len(tokenizer.encode(WORDS, add_special_tokens=False))
+        given = {"port": port, "calls": agent.calls, "between": WORDS * repeated}
+        task = Task("t", "What is 1 + 2?", metadata=given)
+        (folder / "job.yaml").write_text(
+            json.dumps(
+                {
+                    "task": {"reader": "tasks.jsonl"},
+                    "model": "starter",
+                    "workflow": "flow.py:run",
+                    "judge": "flow.py:judge",
+                    "backbone": {"name": "verl"},
+                }
+            )
+        )
+        job = prepare(job_layers(folder / "job.yaml"))
+        written = Written(RunRecorder(folder / "run"))
+        engine = gateway.AtOnce(tokenizer, agent.answer)
+
+        async def groups(units: Units, count: int, step: int) -> None:
+            seed = job.config.run.seed
+            planned = [PlannedGroup(step, n, n * MEMBERS, task) for n in range(count)]
+            plans = [tuple(plan_group(task, step, n, MEMBERS, seed)) for n in range(count)]
+            units_of_step = [
+                Unit(f"u{step}-{n}", plans[n], training_policy(job), "train", planned[n])
+                for n in range(count)
+            ]
+            ended = await asyncio.gather(*(units.run(unit, count * MEMBERS) for unit in units_of_step))
+            failures = [m.error for unit in ended if unit for m in unit.members if m.failure]
+            if failures:
+                sys.exit(f"{len(failures)} episodes failed: {failures[0]}")
+
+        async def whole() -> float:
+            async with open_runtime(job, engine=engine) as runtime:
+                units = Units(
+                    runtime,
+                    row_limit=float("inf"),
+                    excused=lambda: 0.0,
+                    let_go=lambda episode: None,
+                    hold=written.hold,
+                    put=written.put,
+                )
+                await groups(units, 1, 1)  # fills caches
+                written.begin()
+                began = time.process_time()
+                await groups(units, agent.groups, 2)
+                return time.process_time() - began - written.seconds
+
+        seconds = asyncio.run(whole())
+        began = time.process_time()
+        RunRecorder(folder / "run")  # as a resumed run, which reads the whole journal
+        reading = time.process_time() - began
+        size = (folder / "run" / JOURNAL).stat().st_size
+        calls = agent.groups * MEMBERS * agent.calls
+        return {
+            **asdict(agent),
+            "calls_per_second": round(calls / seconds),
+            "cpu_ms_per_call": round(1000 * seconds / calls, 2),
+            "new_tokens_per_call": round(written.tokens / calls),
+            "journal_bytes_per_call": round(written.lines / calls),
+            "queue_bytes_per_call": round(written.rows / calls),
+            "recorder_cpu_ms_per_call": round(1000 * written.seconds / calls, 3),
+            "recorder_mb_per_second": round(written.lines / written.seconds / 1e6),
+            "resume_mb_per_second": round(size / reading / 1e6),
+        }
+
+
+class Written:
+    """What a runner sends to the recorder and to verl's queue: counts it, and writes the journal."""
+
+    def __init__(self, recorder: RunRecorder) -> None:
+        self._recorder = recorder
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from here."""
+        self.tokens = self.lines = self.rows = 0
+        self.seconds = 0.0
+        """CPU seconds of the recorder."""
+
+    async def hold(self, unit: str, lines: Sequence[JournalLine]) -> None:
+        """The lines of a group, as `ajet_verl.recorder.Recorder.write` writes them."""
+        journal = self._recorder.dir / JOURNAL
+        before, began = journal.stat().st_size, time.thread_time()
+        for line in lines:
+            self._recorder.line(line, 1)
+        self.seconds += time.thread_time() - began
+        self.lines += journal.stat().st_size - before
+
+    async def put(self, rows: GroupRows, step: int) -> None:
+        """The rows of a group."""
+        self.tokens += sum(len(fields["input_ids"]) for fields in rows.fields)
+        self.rows += sum(bytes_of(value) for fields in rows.fields for value in fields.values())
+
+
+@contextmanager
+def agents_outside() -> Iterator[int]:
+    """The port of a process that runs the agents of episodes."""
+    with subprocess.Popen([sys.executable, "-c", OUTSIDE], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
 def measure(size: int) -> dict[str, Any]:
     """The figures of ``size`` concurrent episodes."""
+    from rollout_cluster import rollout_cluster
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "flow.py").write_text(FLOW)
@@ -107,6 +315,8 @@ def measure(size: int) -> dict[str, Any]:
 
 def measured(cluster: RolloutCluster, size: int) -> dict[str, Any]:
     """Run the groups of a warm cluster, and then what the trainer does with their rows."""
+    from ajet_verl.credit import POLL_SECONDS
+
     step(cluster, min(size, 256) // MEMBERS)
     groups = max(MEASURED, size) // MEMBERS
     memory = Memory()
@@ -159,6 +369,8 @@ def step(cluster: RolloutCluster, groups: int) -> None:
 
 def credit(cluster: RolloutCluster, rows: Sequence[str], tags: dict[str, Any]) -> dict[str, Any]:
     """What verl's trainer does with the rows of a step before the workers: fetch, and compute the credit."""
+    from ajet_verl.credit import credited
+
     batch = tq.KVBatchMeta(keys=list(rows), tags=[tags[key] for key in rows], partition_id=PARTITION)
     job, found = cluster.job, {}
     for name, with_tokens in (("credit", False), ("credit_for_trees", True)):
@@ -178,8 +390,13 @@ def size_of(data: Any) -> int:
     for name in data.keys():  # noqa: SIM118  a TensorDict
         values = data[name]
         for value in values.unbind() if hasattr(values, "unbind") else values:
-            total += value.nbytes if hasattr(value, "nbytes") else len(str(getattr(value, "data", value)))
+            total += bytes_of(value)
     return total
+
+
+def bytes_of(value: Any) -> int:
+    """Bytes of a tensor or a text."""
+    return value.nbytes if hasattr(value, "nbytes") else len(str(getattr(value, "data", value)))
 
 
 def counts(cluster: RolloutCluster) -> tuple[int, int]:

@@ -268,6 +268,18 @@ def store(sqlite: Figures, postgresql: Figures) -> Iterator[str]:
     return by_figure({"SQLite": sqlite["online_store"], "PostgreSQL 15": postgresql["online_store"]}, rows)
 
 
+def runner(found: Figures) -> Iterator[str]:
+    rows = {
+        "calls a second, with one core": "{calls_per_second}",
+        "new tokens of a call": "{new_tokens_per_call:,}",
+        "a call in the journal": "{journal_bytes_per_call:,} bytes",
+        "a call in verl's queue": "{queue_bytes_per_call:,} bytes",
+        "the journal, written with one core": "{recorder_mb_per_second:,} MB/s",
+        "the journal, read by a resumed run": "{resume_mb_per_second} MB/s",
+    }
+    return by_figure(found["verl_runner"], rows)
+
+
 def scale(found: Figures) -> Iterator[str]:
     memory = {
         f"memory of {process}": f"{{peak_mib_of_a_process[{kind}]}} MiB"
@@ -563,6 +575,7 @@ AREAS = {
     "online": Area([f"online_seed{seed}" for seed in SEEDS], online),
     "flood": Area(["online_flood"], flood),
     "store": Area(["online_store_sqlite", "online_store_postgresql"], store),
+    "runner": Area(["verl_runner"], runner),
     "scale": Area(["verl_scale"], scale),
     "local": Area(["local_step", "local_learning", "generation"], local),
     "trees": Area(["tree_training"], trees),

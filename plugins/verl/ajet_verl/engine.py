@@ -154,10 +154,10 @@ class VerlEngine:
 
     A call that a server aborts continues after its last token, perhaps with newer weights; each token keeps the weight
     version that sampled it. A call that sampled an id without a token continues before it, so in sampling such ids have the
-    probability 0. A call asks for the routed experts of those tokens alone that no earlier call of its episode has read, so tokens
-    keep those of the call that first read them. ``seeded`` says whether a call's seed is passed on. With seeds, vLLM draws the tokens of each
-    call separately, which is slow, and a continued call would repeat the same random numbers. ``vision`` is how the model sees
-    images, None if it reads only text.
+    probability 0. A call asks for the routed experts of those tokens alone that no earlier call of its episode has read, so
+    tokens keep those of the call that first read them. ``seeded`` says whether a call's seed is passed on. With seeds, vLLM
+    draws the tokens of each call separately, which is slow, and a continued call would repeat the same random numbers.
+    ``vision`` is how the model sees images, None if it reads only text.
     """
 
     def __init__(

@@ -93,8 +93,8 @@ class _Limited:
 
 
 class Units:
-    """The units of a runner's process. ``excused`` returns seconds that deadlines of episodes do not count. ``let_go`` (see
-    `VerlEngine`) learns which episodes end. ``hold`` and ``put`` are `ajet_verl.recorder.Recorder.hold` and `ajet_verl.rows.put_rows`."""
+    """The units of a runner's process. ``excused`` returns seconds that deadlines of episodes do not count. ``let_go`` is
+    `VerlEngine.let_go`, ``hold`` and ``put`` are `ajet_verl.recorder.Recorder.hold` and `ajet_verl.rows.put_rows`."""
 
     def __init__(
         self,

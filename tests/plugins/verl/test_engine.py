@@ -112,7 +112,6 @@ class Scripted:
             extra_fields={"global_steps": len(self.asked)},
         )
 
-
     def let_go(self, episode: str) -> None:
         self.ended.append(episode)
 
