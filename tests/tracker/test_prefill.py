@@ -263,3 +263,26 @@ def test_a_prefill_before_which_the_template_drops_a_message_is_a_break() -> Non
     (found,) = find_breaks(script.record)
     assert (found.call, found.cause) == (1, "template rewrites history")
     assert script.record.calls[1].parent is None
+
+
+LONG = " ".join(["one and one"] * 40)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "thinker", "harmony"])
+def test_a_long_thought_that_was_cut_goes_on_as_a_thought(family: str) -> None:
+    script = Script(family)
+    begin, end = "<think>\n", "</think>\n\n"
+    if family == "harmony":
+        begin, end = "<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
+    x = script.call([S, U], script.ids(f"{begin}{LONG}"))
+    assert (x["content"], x["reasoning_content"]) == ("", LONG)
+    y = script.call([S, U, x], script.ids(f" is two.{end}It is two."), continues=True)
+    assert (y["content"], y.get("reasoning_content")) == ("It is two.", "is two.")
+
+
+@pytest.mark.parametrize("family", ["qwen3", "thinker"])
+def test_a_long_thought_that_a_prefill_begins_goes_on_as_a_thought(family: str) -> None:
+    script = Script(family)
+    begun = {**BEGUN, "content": f"<think>\n{LONG}"}
+    x = script.call([S, U, begun], " is two.\n</think>\n\nIt is two.", continues=True)
+    assert (x["content"], x.get("reasoning_content")) == ("It is two.", "is two.")

@@ -46,7 +46,7 @@ from ajet.chat.streaming import stop_of
 from ajet.interfaces.engine import ChatModelFailed
 from ajet.interfaces.wire import Answer, ChatRequest, Refused, TooLong
 from ajet.tracker.call import Call, Exchange, Message, recognise
-from ajet.tracker.prompt import TAIL, as_sent, make_prompt
+from ajet.tracker.prompt import as_sent, make_prompt, prompt_tail
 from ajet.tracker.record import EpisodeRecord, as_ids, merging_key
 from ajet.types import AjetError, FinishReason, GenerateRequest, Spent
 
@@ -499,7 +499,7 @@ class Asked:
         if answerer.limit:
             room = answerer.limit - len(ids)
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens or room, room))
-        tail = ids[-TAIL:].tolist()
+        tail = prompt_tail(call)
         call.end, call.temperature = call.prompt, sampling.temperature or 1.0
         call.trained = self.target.trained and answerer.policy.training and not sampling.greedy
         call.side = self.target.side

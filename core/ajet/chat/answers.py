@@ -86,7 +86,7 @@ class MarkedAnswers:
         self, ids: list[int], prompt: list[int], tools: Sequence[Message], ended: bool = True
     ) -> Parsed:
         """See `Answers`."""
-        opened = self.opened(self._decode(prompt[-64:]))
+        opened = self.opened(self._decode(prompt))
         parsed, end = self.parse_text(self._decode(ids), opened, tools, ended)
         if parsed.reasoning is None:
             return parsed
@@ -141,7 +141,7 @@ class MarkedAnswers:
 
     def reader(self, prompt: list[int], tools: Sequence[Message]) -> AnswerReader:
         """See `Answers`."""
-        return _MarkedReader(self, self.opened(self._decode(prompt[-64:])), tools)
+        return _MarkedReader(self, self.opened(self._decode(prompt)), tools)
 
     def _read(self, text: str, offered: Tools, ended: bool) -> Calls:
         if self._calls is None or not offered.schemas:

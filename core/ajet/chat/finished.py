@@ -14,13 +14,11 @@ from typing import Any
 
 from ajet.chat.continuing import Written
 from ajet.chat.messages import normalise, normalise_tools, spoken, thoughts
-from ajet.chat.renderer import Chat, Message, Turn
+from ajet.chat.renderer import TAIL, Chat, Message, Turn
 from ajet.types import AjetError
 
 WORD = re.compile(r"[A-Za-z0-9]{2,}")
 """What of a tool's result stands in a prompt whatever escapes a template writes."""
-TAIL = 64
-"""Prompt tokens that show how an answer began."""
 
 
 @dataclass(slots=True)

@@ -152,10 +152,9 @@ class Harmony:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False)) if ids else ""
 
     def _begun(self, prompt: list[int]) -> list[int]:
-        """The header that a prompt has begun. If a long prefill hides it, the answer's text continues."""
+        """The header that a prompt has begun."""
         if self.start not in prompt:
-            final = self.tokenizer.encode("final", add_special_tokens=False) if prompt else []
-            return [self.start, *([self.channel, *final, self.message] if prompt else [])]
+            return [self.start]
         header = prompt[len(prompt) - 1 - prompt[::-1].index(self.start) :]
         return header[: header.index(self.message) + 1] if self.message in header else header
 

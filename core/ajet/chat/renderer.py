@@ -54,6 +54,8 @@ _ENDS_TRIED = 8
 """Maximum positions at which reading an answer back is tried."""
 REMEMBERED = 64
 """Rendered chats that are cached: episodes of one task begin with the same chat."""
+TAIL = 64
+"""Prompt tokens that show how an answer began: the generation header."""
 _VARIANTS = 16
 """Chats with other template variables that are cached."""
 
@@ -63,7 +65,7 @@ class Turn:
     """What the next prompt continues."""
 
     prompt_tail: list[int]
-    """The last ids of the stored prompt, at most 64: enough to see how the answer began."""
+    """The last ids of the stored prompt, enough to see how the answer began: `TAIL`, and what the prompt has of the answer."""
     completion: list[int]
     """The sampled ids, with the stop token if it was sampled."""
     answer: Message

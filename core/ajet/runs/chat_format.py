@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ajet.chat.answers import Parsed
-from ajet.chat.renderer import Chat, Turn
+from ajet.chat.renderer import TAIL, Chat, Turn
 from ajet.chat.tool_prompt import KEY, has_tool_prompt
 from ajet.tracker.breaks import CAUSES
 from ajet.types import AjetError
@@ -153,7 +153,7 @@ def _conversations(chat: Chat) -> Iterator[ExampleConversation]:
 def _read(chat: Chat, answer: dict[str, Any]) -> Parsed:
     """How an answer is read; empty if the chat template does not tell how the model writes it."""
     try:
-        return chat.parse(_ids(chat, answer), chat.begin([_HELLO], [_TOOL])[0][-64:].tolist(), [_TOOL])
+        return chat.parse(_ids(chat, answer), chat.begin([_HELLO], [_TOOL])[0][-TAIL:].tolist(), [_TOOL])
     except AjetError:
         return Parsed("")
 

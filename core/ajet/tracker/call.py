@@ -124,6 +124,8 @@ class Call(Exchange):
     """The text of the answer that is in the rendering: a prefill."""
     answered_at: int | None = None
     """The length of the prompt that was rendered or continued, if this one also has an earlier part of the answer."""
+    turn_at: int | None = None
+    """The length of the prompt up to the earlier part of the answer that it has; None if it has none, or if that is not known."""
     side: bool = False
     """Whether it is a side call: see `ajet.tracker.side_calls`, and targets with ``train: false``. Batches leave it out."""
     replayed: bool = False

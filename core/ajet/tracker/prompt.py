@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ajet.chat.continuing import REWRITTEN, Written
-from ajet.chat.renderer import Chat, Turn
+from ajet.chat.renderer import TAIL, Chat, Turn
 from ajet.tracker.call import Call, Message, MessageNode
 from ajet.tracker.record import EpisodeRecord, as_ids
+from ajet.tracker.tree import common_length
 from ajet.types import AjetError
 
 HIDDEN = "stop string hidden"
 """The cause if the stored ids contain text that the client never saw."""
-TAIL = 64
-"""Prompt tokens that show how the answer began: the generation header."""
 
 APART = "prefill sent apart"
 REASONING = "thinking stripped"
@@ -47,10 +46,13 @@ def _within_turn(record: EpisodeRecord, chat: Chat, call: Call, chat_end: Messag
         if _shows_all(chat, earlier, chat_end):
             call.prompt = tree.extend(earlier.prompt, as_ids(_without_stop(chat, earlier)))
             call.parent, call.answered_at, call.begun = earlier.number, _answered_at(earlier), earlier.begun
+            call.turn_at = _turn_at(earlier)
             _rendered_as(call, earlier.rendered, earlier.rendered_messages, earlier.rendered_forms)
             return
     _new_turn(record, chat, call, chat_end.parent, by_text)
-    begun = chat.prefill(as_sent(chat_end, call.sent), call.tools, call.prompt.ids().tolist())
+    before = call.prompt.ids()
+    begun = chat.prefill(as_sent(chat_end, call.sent), call.tools, before.tolist())
+    call.turn_at = common_length(before, as_ids(begun.ids or []))
     call.prompt, held = tree.extend(tree.root, as_ids(begun.ids or [])), chat_end.parent.held()
     kept = call.parent is None or (
         held and any(call.prompt.starts_with(earlier.end) for earlier in held.ends)
@@ -113,12 +115,13 @@ def _unlike(earlier: Call, held: MessageNode, call: Call) -> str:
 
 def _turn(earlier: Call, held: MessageNode, chat_end: MessageNode) -> Turn:
     at, answer = _answered_at(earlier), held.message
-    ids = earlier.end.ids(max(0, at - TAIL)).tolist()
+    start = max(0, _turn_at(earlier) - TAIL)
+    ids = earlier.end.ids(start).tolist()
     if earlier.begun:
         answer = {**answer, "content": answer["content"][len(earlier.begun) :]}
     return Turn(
-        prompt_tail=ids[: min(at, TAIL)],
-        completion=ids[min(at, TAIL) :],
+        prompt_tail=ids[: at - start],
+        completion=ids[at - start :],
         answer=answer,
         new=chat_end.messages_after(held),
         count=chat_end.depth,
@@ -132,6 +135,12 @@ def _answered_at(call: Call) -> int:
     return call.prompt.length if call.answered_at is None else call.answered_at
 
 
+def _turn_at(call: Call) -> int:
+    if call.turn_at is None:  # if it continues a message, it was read from a journal
+        return 0 if call.continues else call.prompt.length
+    return call.turn_at
+
+
 def as_sent(chat_end: MessageNode, sent: Mapping[int, Message]) -> list[Message]:
     """The messages that lead to one, some in the form in which they were sent."""
     return [sent.get(index, message) for index, message in enumerate(chat_end.chat())]
@@ -140,12 +149,14 @@ def as_sent(chat_end: MessageNode, sent: Mapping[int, Message]) -> list[Message]
 def _shows_all(chat: Chat, call: Call, answer: MessageNode) -> bool:
     """Whether the message has all that the call sampled: a stop string, and everything after it, is hidden."""
     begun = call.chat_end.message["content"] if call.continues and call.chat_end else ""
-    parsed = chat.parse(call.generation.token_ids.tolist(), _tail(call), ())
+    ids = call.generation.token_ids.tolist()
+    parsed = chat.parse(ids, prompt_tail(call))
     return bool(begun + parsed.content == answer.message["content"])
 
 
-def _tail(call: Call) -> list[int]:
-    ids: list[int] = call.prompt.ids(max(0, call.prompt.length - TAIL)).tolist()
+def prompt_tail(call: Call) -> list[int]:
+    """The last ids of the prompt, which show how the answer began."""
+    ids: list[int] = call.prompt.ids(max(0, _turn_at(call) - TAIL)).tolist()
     return ids
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ajet.capture.json_schema import make_schema
 from ajet.chat.messages import normalise_tools
-from ajet.chat.renderer import Chat
+from ajet.chat.renderer import TAIL, Chat
 from ajet.interfaces.engine import Engine
 from ajet.interfaces.helpers import nearest
 from ajet.types import AjetError, ConfigError, GenerateRequest, Sampling
@@ -131,7 +131,7 @@ async def _attempt(
     prompt = chat.render([{"role": "user", "content": request.text}], tools)
     answer = await engine.generate(GenerateRequest(np.array(prompt, dtype=np.int32), sampling))
     ids = answer.token_ids.tolist()
-    parsed = chat.parse(ids, prompt, tools)
+    parsed = chat.parse(ids, prompt[-TAIL:], tools)
     if not parsed.tool_calls:
         why = (
             "its call cannot be read"
