@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ajet.capture.sampling import SamplingPolicy
 from ajet.capture.targets import Target
 from ajet.chat.renderer import Chat
 from ajet.testing import ScriptedEngine
@@ -141,9 +142,11 @@ class Calls:
 
     def __init__(self) -> None:
         self.offered: Any = None
+        self.seeds: list[int | None] = []
 
     async def complete(self, messages: Any, tools: Any, sampling: Any) -> Any:
         self.offered = tools
+        self.seeds.append(sampling.seed)
         return {"role": "assistant", "content": "2"}
 
 
@@ -247,8 +250,17 @@ def test_variables_are_a_few_plain_values(bench, tokenizer, path: str, fields: A
     assert session.counters["refused:invalid_request"] == 1
 
 
-def test_a_chat_model_has_no_variables(bench, tokenizer) -> None:
+def test_a_chat_model_has_no_variables_and_no_logprobs(bench, tokenizer) -> None:
     targets = [Target("judge", model=Calls())]
     with bench(ScriptedEngine(tokenizer, lambda r, p: "")).session(targets=targets):
-        refused = post("/chat/completions", enable_thinking=False)
-    assert refused.status_code == 400 and "remove enable_thinking" in refused.json()["error"]["message"]
+        refused = post("/chat/completions", enable_thinking=False, logprobs=True)
+    told = refused.json()["error"]["message"]
+    assert refused.status_code == 400 and told.endswith("remove enable_thinking, logprobs")
+
+
+def test_each_choice_of_a_chat_model_has_a_seed_of_its_own(bench, tokenizer) -> None:
+    model = Calls()
+    made = bench(ScriptedEngine(tokenizer, lambda r, p: ""))
+    with made.session(targets=[Target("judge", model=model)], policy=SamplingPolicy(training=False)):
+        post("/chat/completions", seed=5, n=2)
+    assert model.seeds == [5, 6]

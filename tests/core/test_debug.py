@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from ajet.job.config import Layers
 from ajet.job.prepare import prepare
 from ajet.rollout.recorder import JOURNAL, live_lines
 from ajet.services import llm_client
-from ajet.types import AjetError, ConfigError
+from ajet.services.chat_models import OpenAIChatModel
+from ajet.types import AjetError, ConfigError, Sampling
 from ajet.utils import breakpoints
 
 AGENT = """
@@ -278,6 +280,16 @@ def test_an_endpoint_answers_with_the_key_of_the_environment(
         assert (body["model"], body["temperature"], body["max_tokens"]) == ("big", 0.7, 7)
     written = "".join(p.read_text() for p in result.run_dir.rglob("*") if p.is_file())
     assert "MY_KEY" in written and "secret-1" not in written, "a key is never written down"
+
+
+def test_an_endpoint_gets_the_seed_that_was_asked_for(endpoint: Endpoint) -> None:
+    async def ask() -> None:
+        async with OpenAIChatModel(base_url=endpoint.url, model="m").open() as model:
+            await model.complete([{"role": "user", "content": "2+2?"}], [], Sampling(seed=5))
+
+    asyncio.run(ask())
+    ((*_, body),) = endpoint.requests
+    assert body["seed"] == 5
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,12 @@ class Answerer:
 
     async def chat_for(self, request: ChatRequest, target: Target) -> Chat | None:
         """The chat format with the variables that the request sets; None if no engine answers. Raises Refused for a variable
-        that the model does not have, and for tools whose calls could not be read."""
+        that the model does not have, for tools whose calls could not be read, and for what a chat model does not give."""
         chat = self.chat
-        if target.model and request.template:
+        if target.model and (asked := [*request.template, *["logprobs"] * request.logprobs]):
             raise Refused(
-                f"target {target.name!r} is answered by a chat model, whose chat template is not known here; remove "
-                f"{', '.join(request.template)}",
+                f"target {target.name!r} is answered by a chat model, whose tokens and chat template are not known here; "
+                f"remove {', '.join(asked)}",
                 code="unsupported_parameter",
             )
         if not target.by_engine or chat is None:

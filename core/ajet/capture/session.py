@@ -443,7 +443,7 @@ class Asked:
             assert replayed.answer
             message, used, ended = dict(replayed.answer.message), Spent(), None
         else:
-            sampling, overridden = session.answerer.policy.resolve(self.request, None)
+            sampling, overridden = session.answerer.policy.resolve(self.request, None, index=index)
             for name in overridden:
                 session.counters[f"overridden:{name}"] += 1
             answering_episode.set(session.episode)

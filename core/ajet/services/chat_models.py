@@ -63,6 +63,7 @@ class OpenAIChatModel(ChatModelPlugin):
         body |= {"top_p": sampling.top_p} if sampling.top_p < 1 else {}
         body |= {"max_tokens": sampling.max_tokens} if sampling.max_tokens else {}
         body |= {"stop": list(sampling.stop)} if sampling.stop else {}
+        body |= {"seed": sampling.seed} if sampling.seed is not None else {}
         message, usage = await self._client.message(body)
         used = {
             "prompt_tokens": int(usage.prompt_tokens),
