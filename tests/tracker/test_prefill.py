@@ -3,13 +3,14 @@ The prompt is as the template writes it."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from typing import Any
 
 import pytest
 
 from ajet.chat.renderer import Chat
-from ajet.interfaces.wire import Refused
+from ajet.interfaces.wire import ChatRequest, Piece, Refused
 from ajet.tracker.breaks import find_breaks
 from tests import harmony, templates
 from tests.tracker.harness import ADD, U2, S, Script, U, user
@@ -90,7 +91,7 @@ def test_an_answer_after_the_agents_own_is_a_new_turn_of_one_timeline(family: st
 
 
 def test_a_new_turn_after_a_message_and_its_continuation_are_two_answers() -> None:
-    script = Script("plain")
+    script = Script("llama3")
     x = script.call([S, U, BEGUN], " two", continues=True)
     y = script.call([S, U, BEGUN], " two")
     assert x == y and len(script.lines()) == 2
@@ -235,6 +236,20 @@ def test_after_a_prefill_the_stored_ids_go_on_where_the_template_writes_them(fam
     y = script.call(chat, "four")
     script.call([*chat, y, U], "two")
     assert [c.parent for c in script.record.calls] == [None, 0, 1] and not find_breaks(script.record)
+
+
+@pytest.mark.parametrize("family", [*FAMILIES[:-1], "text"])
+def test_what_goes_on_keeps_the_space_that_it_begins_with(family: str) -> None:
+    """The decoder of `plain` strips it, as Llama 2's: at the beginning of a text it belongs to no word."""
+    script = Script("plain" if family == "text" else family)
+    asked = ChatRequest("m", [S, U, BEGUN], [], continues=True, logprobs=True)
+    if family == "text":
+        asked = ChatRequest("m", [], [], prompt="The answer is", logprobs=True)
+    script.answers = [" two, or not"]
+    pieces: list[Piece] = []
+    ((_, answer),) = asyncio.run(script.session.choices(asked, "agent", None, False, pieces.append))
+    assert answer.message["content"] == "".join(piece.text for piece in pieces) == " two, or not"
+    assert len(pieces) > 3 and "".join(text for text, _ in answer.logprobs or ()) == " two, or not"
 
 
 def test_an_answer_that_is_continued_twice_is_one_turn_of_its_stored_ids() -> None:

@@ -176,7 +176,7 @@ def read_message(
         content = chat.text(ids)
         content = content[: stop_at(content, stops)]
         return {"role": "assistant", "content": content}, generation.finish_reason, None, {}
-    parsed = chat.parse(ids, prompt_tail, offered)
+    parsed = chat.parse(ids, prompt_tail, offered, goes_on=call.continues)
     thought = parsed.reasoning or ""
     if "cut_thoughts" in parsed.counts:  # perhaps by a stop text
         thought = thought[: stop_at(thought, stops)]
@@ -207,15 +207,13 @@ def _mint(name: str) -> str:
 
 
 def spelled_logprobs(
-    chat: Chat, generation: Generation, message: Message, reasoning: int, stops: tuple[str, ...]
+    chat: Chat, call: Call, message: Message, reasoning: int, stops: tuple[str, ...]
 ) -> tuple[tuple[str, float], ...]:
     """(text, logprob) of each token of the answer's content; if it calls tools, of each token after its thoughts."""
-    ids = generation.token_ids.tolist()
     content = None if message.get("tool_calls") else str(message["content"])
-    said = chat.spelling(ids, reasoning, content, stops)
-    return tuple(
-        zip(map(chat.text_of, ids[said]), logprobs_for_client(generation.logprobs[said]), strict=True)
-    )
+    goes_on = call.continues or call.chat_end is None
+    said = chat.spelling(call.generation.token_ids.tolist(), reasoning, content, stops, goes_on)
+    return tuple(zip(said.values(), logprobs_for_client(call.generation.logprobs[[*said]]), strict=True))
 
 
 def logprobs_for_client(logprobs: Float32) -> list[float]:

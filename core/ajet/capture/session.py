@@ -506,7 +506,11 @@ class Asked:
         replayed = session.replay and session.replay.take(call, chat)
         buffer = None
         if emit:
-            reader = chat.text_reader() if call.chat_end is None else chat.reader(tail, self.offered)
+            reader = (
+                chat.reader(tail, self.offered, goes_on=call.continues)
+                if call.chat_end
+                else chat.text_reader()
+            )
             buffer = StreamBuffer(emit, index, reader, asked_stops)
         if session.replay and isinstance(replayed, Call):
             call.generation, call.replayed, call.trained = replayed.generation, True, False
@@ -532,7 +536,7 @@ class Asked:
             buffer.finish(message)
         logprobs = None
         if self.request.logprobs:
-            logprobs = spelled_logprobs(chat, generation, message, reasoning or 0, asked_stops)
+            logprobs = spelled_logprobs(chat, call, message, reasoning or 0, asked_stops)
         stops = asked_stops if reason == "stop" else ()
         stop = stop_of(chat.text(generation.token_ids.tolist()), stops) if stops else None
         last = buffer.last["reasoning"] if buffer else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -74,13 +74,20 @@ class _Split:
 
 
 class MarkedAnswers:
-    """Answers whose parts stand between the markers of an `AnswerShape`. Without ``calls``, all is text."""
+    """Answers whose parts stand between the markers of an `AnswerShape`. Without ``calls``, all is text. ``before`` are ids
+    after which ``decode`` decodes."""
 
     def __init__(
-        self, decode: Any, tokenizer: Any, shape: AnswerShape, calls: CallReader | None, stops: Sequence[int]
+        self,
+        decode: Callable[[list[int]], str],
+        tokenizer: Any,
+        shape: AnswerShape,
+        calls: CallReader | None,
+        stops: Sequence[int],
+        before: Sequence[int] = (),
     ) -> None:
         self._decode, self._tokenizer, self._shape, self._calls = decode, tokenizer, shape, calls
-        self.stop_token_ids = tuple(stops)
+        self.stop_token_ids, self._before = tuple(stops), before
 
     def parse(
         self, ids: list[int], prompt: list[int], tools: Sequence[Message], ended: bool = True
@@ -188,7 +195,7 @@ class _MarkedReader:
         self._answers = answers
         self._shape, self._calls = answers._shape, answers._calls
         self._offered = Tools(tools)
-        self._decoder = Decoder(answers._tokenizer)
+        self._decoder = Decoder(answers._tokenizer, answers._before)
         self._pending = ""
         """Text of the current part that was not given yet."""
         self._sought = 0

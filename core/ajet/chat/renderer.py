@@ -150,6 +150,7 @@ class Chat:
         added = {str(token.content) for token in tokenizer.added_tokens_decoder.values()}
         if self._harmony:
             self._answers: Answers = self._harmony
+            self._going_on: Answers = self._harmony
             self.stop_token_ids = self._harmony.stop_token_ids
             self._found = FoundReader(None, "Harmony, the format of gpt-oss")
         else:
@@ -159,7 +160,8 @@ class Chat:
             thinks = not self._shape.thoughts and added.issuperset(THINK)
             shape = replace(self._shape, thoughts=THINK) if thinks else self._shape
             self._answers = self._marked(shape, self._found.reader)
-        self._text = self._marked(replace(self._shape, thoughts=None, said=("", "")), None)
+            self._going_on = self._marked(shape, self._found.reader, inside=True)
+        self._text = self._marked(replace(self._shape, thoughts=None, said=("", "")), None, inside=True)
         self._continuing = Continuing(self._format, self._shape)
         self._rendered: dict[bytes, tuple[Int32, Written]] = {}
         self._variants: dict[str, Chat] = {}
@@ -412,11 +414,18 @@ class Chat:
 
     # ---------------------------------------------------------------- ids to messages
 
-    def parse(self, completion: list[int], prompt: list[int], tools: Sequence[Message] = ()) -> Parsed:
+    def parse(
+        self,
+        completion: list[int],
+        prompt: list[int],
+        tools: Sequence[Message] = (),
+        *,
+        goes_on: bool = False,
+    ) -> Parsed:
         """An answer's ids as a message, with calls of the ``tools`` that the request offers. ``prompt`` are the last ids
-        before it. Raises nothing, whatever was sampled."""
+        before it, as in `Turn`; ``goes_on`` tells whether they have a part of the answer. Raises nothing, whatever was sampled."""
         ids = completion if self._harmony else self._upto_stop(completion)
-        parsed = self._answers.parse(
+        parsed = (self._going_on if goes_on else self._answers).parse(
             ids, prompt, tools if self._reads_calls else (), ended=len(ids) < len(completion)
         )
         if not any(parsed.call_ids):
@@ -437,10 +446,13 @@ class Chat:
             return bool(_USUAL_ID.fullmatch(written))
         return True
 
-    def reader(self, prompt: list[int], tools: Sequence[Message] = ()) -> AnswerReader | None:
+    def reader(
+        self, prompt: list[int], tools: Sequence[Message] = (), *, goes_on: bool = False
+    ) -> AnswerReader | None:
         """Reads an answer while it is sampled, with the result that `parse` gives at the end; None if nothing is
         known before the end. Raises nothing."""
-        return None if self._cleans_up else self._answers.reader(prompt, tools if self._reads_calls else ())
+        answers = self._going_on if goes_on else self._answers
+        return None if self._cleans_up else answers.reader(prompt, tools if self._reads_calls else ())
 
     def text_reader(self) -> AnswerReader | None:
         """Reads a text that is not a chat's answer, up to the token that ends it."""
@@ -448,26 +460,28 @@ class Chat:
 
     def text(self, completion: list[int]) -> str:
         """A text that is not a chat's answer, up to the token that ends it."""
-        return self._decode(self._upto_stop(completion))
+        return self._decode_inside(self._upto_stop(completion))
 
     def spelling(
-        self, completion: list[int], first: int, content: str | None, stops: tuple[str, ...]
-    ) -> slice:
+        self, completion: list[int], first: int, content: str | None, stops: tuple[str, ...], goes_on: bool
+    ) -> dict[int, str]:
         """Which ids of an answer spell its ``content``, from number ``first`` on and before the token or text that ends it; all of
-        these if the content is None, or no piece of their text."""
+        these if the content is None, or no piece of their text. The text of each by its number."""
         ids = self._upto_stop(completion)
-        text = self._decode(ids[first:])
+        decode = self._decode_inside if first or goes_on else self._decode
+        text = decode(ids[first:])
         text = text[: stop_at(text, stops)]
         at = -1 if content is None else text.rfind(content)
         begin, end = (at, at + len(content or "")) if at >= 0 else (0, len(text))
 
         def spelled(number: int) -> str:
-            return self._decode(ids[first:number])
+            return decode(ids[first:number])
 
         numbers = range(first, len(ids) + 1)
         before = bisect_left(numbers, True, key=lambda n: len(spelled(n)) > begin) - 1
         until = bisect_left(numbers, True, key=lambda n: spelled(n).startswith(text[:end]))
-        return slice(first + before, first + until)
+        inside = {n: self._decode_inside([ids[n]]) for n in numbers[before:until]}
+        return inside if goes_on or 0 not in inside else inside | {0: self._decode([ids[0]])}
 
     def text_of(self, token: int) -> str:
         """The text of one token."""
@@ -536,8 +550,11 @@ class Chat:
 
         return find_reader(self.tokenizer, write, shape, control, example, self.shows_tools, parse)
 
-    def _marked(self, shape: AnswerShape, reader: CallReader | None) -> MarkedAnswers:
-        return MarkedAnswers(self._decode, self.tokenizer, shape, reader, self.stop_token_ids)
+    def _marked(
+        self, shape: AnswerShape, reader: CallReader | None, *, inside: bool = False
+    ) -> MarkedAnswers:
+        decode, before = (self._decode_inside, self._letter) if inside else (self._decode, [])
+        return MarkedAnswers(decode, self.tokenizer, shape, reader, self.stop_token_ids, before)
 
     @cached_property
     def _cleans_up(self) -> bool:
@@ -552,6 +569,14 @@ class Chat:
     def _decode(self, ids: list[int]) -> str:
         known = self.vision.plain(ids) if self.vision else ids
         return str(self.tokenizer.decode(known, skip_special_tokens=False)) if ids else ""
+
+    @cached_property
+    def _letter(self) -> list[int]:
+        return self.prefill_ids("a")
+
+    def _decode_inside(self, ids: list[int]) -> str:
+        """The text of ids within a text: some tokenizers, such as Llama 2's, strip the space with which a text begins."""
+        return self._decode([*self._letter, *ids])[len(self._decode(self._letter)) :]
 
 
 def _eos(tokenizer: Any) -> list[int]:

@@ -9,7 +9,7 @@ may begin. What it holds back is known with the whole answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 Kind = Literal["content", "reasoning"]
@@ -29,13 +29,13 @@ class AnswerReader(Protocol):
 class Decoder:
     """Decodes a growing list of tokens, each a bounded number of times, with a window that begins where
     the text was final the time before last, so that spaces between tokens are right (the scheme
-    of Hugging Face's text-generation-inference)."""
+    of Hugging Face's text-generation-inference). ``before`` are tokens that precede them, of complete text."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._ids: list[int] = []
+        self._ids = list(before)
         self._context = 0
-        self._settled = 0  # the text of the tokens before is final
+        self._settled = len(before)  # the text of the tokens before is final
         self._next = 0  # number of tokens at which decoding again is worthwhile
         self.uncertain = ""
         """The provisional text of the tokens after that."""
@@ -60,7 +60,7 @@ class Decoder:
         return self._decode(self._ids[self._context :])[len(known) :]
 
     def all(self) -> str:
-        """The text of all tokens."""
+        """The text of all tokens, with those before them."""
         return self._decode(self._ids)
 
     def _is_byte(self, token: int) -> bool:

@@ -150,7 +150,7 @@ def _shows_all(chat: Chat, call: Call, answer: MessageNode) -> bool:
     """Whether the message has all that the call sampled: a stop string, and everything after it, is hidden."""
     begun = call.chat_end.message["content"] if call.continues and call.chat_end else ""
     ids = call.generation.token_ids.tolist()
-    parsed = chat.parse(ids, prompt_tail(call))
+    parsed = chat.parse(ids, prompt_tail(call), goes_on=call.continues)
     return bool(begun + parsed.content == answer.message["content"])
 
 
