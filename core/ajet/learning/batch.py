@@ -19,7 +19,7 @@ import numpy as np
 
 from ajet.interfaces.algorithm import ActorCritic, Algorithm, SelfTaught
 from ajet.interfaces.filter import Filter
-from ajet.learning.credit import EPISODE, advantage_of, call_advantages
+from ajet.learning.credit import advantage_of, call_advantages, unmatched_names
 from ajet.learning.critic import estimated
 from ajet.learning.fork_tree import ForkTree, OwnCall
 from ajet.learning.objective import Objective, objective
@@ -228,6 +228,8 @@ def batch_of(
         minis.append(list(range(first, len(samples))))
     steered = sum(any(e.fork and e.fork.steered for e in group) for group in groups.values())
     dropped: Counter[str] = sum((Counter(e.dropped) for group in groups.values() for e in group), Counter())
+    spans = ((span.agent, span.target) for s in samples for span in s.spans)
+    unmatched = unmatched_names((e for group in by_group.values() for e in group), spans)
     metrics: Metrics = {
         "groups": len(groups),
         **({"groups_steered": steered} if steered else {}),
@@ -236,7 +238,7 @@ def batch_of(
         "merge_ratio": sum(len(s.token_ids) for s in samples) / sum(e.call_tokens for e in used),
         **{f"dropped_tokens/{policy}": n for policy, n in dropped.items()},
         **(_taught(used) if "teacher" in algorithm.needs else {}),
-        **_unmatched_reward_names(samples, by_group.values()),
+        **({"unmatched_reward_names": len(unmatched)} if unmatched else {}),
     }
     loss = learning.objective or Objective(algorithm.loss, algorithm.needs, measures=algorithm.measures)
     batch = Batch(
@@ -354,16 +356,6 @@ def _taught(episodes: Sequence[Learnable]) -> Metrics:
         "episodes_without_feedback": sum(not e.hints for e in episodes),
         "timelines_without_teacher": sum(hint is None for e in episodes for hint in e.hints),
     }
-
-
-def _unmatched_reward_names(
-    samples: Sequence[Sample], advantages: Iterable[Sequence[Mapping[str, object]]]
-) -> Metrics:
-    """The number of names with a reward of their own that match no trained token, perhaps because of a misspelling."""
-    trained = {name for s in samples for span in s.spans for name in (span.agent, span.target)}
-    named = {name for group in advantages for episode in group for name in episode}
-    unmatched = named - trained - {EPISODE}
-    return {"unmatched_reward_names": len(unmatched)} if unmatched else {}
 
 
 def timeline_sample(line: Timeline, advantages: Sequence[float], weights: Sequence[float]) -> Sample:

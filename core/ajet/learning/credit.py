@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from ajet.interfaces.algorithm import Algorithm
 from ajet.learning.fork_tree import ForkTree, Leaf
 from ajet.learning.settings import CreditKind
+from ajet.rollout.summary import rewarded_as
 from ajet.types import AjetError, Float64
 
 Key = TypeVar("Key", bound=Hashable)
@@ -141,8 +142,13 @@ def returns(episode: JudgedEpisode, discount: float) -> Callable[[int, float], f
 
 
 def advantage_of(advantages: Mapping[str, T], agent: str, target: str) -> T:
-    """The advantage of an agent's tokens: its own, else its target's, else the episode's."""
-    return next(advantages[name] for name in (agent, target, EPISODE) if name in advantages)
+    """The advantage of an agent's tokens, see `rewarded_as`."""
+    return advantages[rewarded_as(advantages, agent, target)]
+
+
+def unmatched_names(rewards: Iterable[Mapping[str, object]], known: Iterable[tuple[str, str]]) -> set[str]:
+    """Names with a reward of their own that are none of the ``known`` agents and targets, perhaps because of a misspelling."""
+    return {name for each in rewards for name in each} - {name for pair in known for name in pair} - {EPISODE}
 
 
 def _mean(leaves: Sequence[Mapping[str, float]], name: str, places: Sequence[int], zeros: int = 0) -> float:

@@ -16,6 +16,7 @@ from ajet.interfaces.filter import Filter
 from ajet.interfaces.judge import GroupJudge
 from ajet.interfaces.reader import tasks_of_step
 from ajet.learning.batch import Learning, RolloutBatch, TokenSelection, build_batch
+from ajet.learning.credit import unmatched_names
 from ajet.learning.fork_plans import check_judge, plan_forks
 from ajet.learning.self_teacher import SelfTeacher
 from ajet.learning.settings import TrainSettings
@@ -292,9 +293,10 @@ class _Step:
 
 
 def unmatched_rewards(episodes: Sequence[Episode]) -> set[str]:
-    """Names in `Episode.rewards` that are neither an agent nor a target of any call, perhaps because of a misspelling."""
-    known = {name for e in episodes for x in e.record.asked for name in (x.agent, x.target)}
-    return {name for e in episodes for name in e.rewards} - known
+    """Names in `Episode.rewards` that are neither an agent nor a target of any call."""
+    return unmatched_names(
+        (e.rewards for e in episodes), ((x.agent, x.target) for e in episodes for x in e.record.asked)
+    )
 
 
 def unmatched_rewards_line(names: Iterable[str]) -> str:

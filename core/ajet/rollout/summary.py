@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import pstdev
 
@@ -132,12 +132,17 @@ class Ended:
         )
 
 
+def rewarded_as(names: Container[str], agent: str, target: str) -> str:
+    """The name of the reward that an agent's tokens get, of those that have one: its own, else its target's, else the episode's, ""."""
+    return next((name for name in (agent, target) if name in names), "")
+
+
 def rewards_differ(group: Sequence[Ended], discount: float = 1.0) -> bool:
-    """Whether a group's judged episodes, those with a token to train, have different rewards for what they train: those of its agent,
-    else of its target, else the episode's. With a ``discount`` for each call, equal rewards differ too if the calls are not as many."""
+    """Whether a group's judged episodes, those with a token to train, have different rewards for what they train, see
+    `rewarded_as`. With a ``discount`` for each call, equal rewards differ too if the calls are not as many."""
     judged = [e for e in group if e.failure is None and e.to_train]
     names = {name for e in judged for name in e.rewards}
-    applied = sorted({next((n for n in pair if n in names), "") for e in judged for pair in e.trained})
+    applied = sorted({rewarded_as(names, *pair) for e in judged for pair in e.trained})
 
     def earned(episode: Ended) -> object:
         own = [episode.rewards.get(name, episode.reward) for name in applied]
