@@ -14,7 +14,7 @@ import pytest
 
 import ajet
 from ajet.types import Spent
-from ajet_selection.comparison import Comparison, Outcome, compare
+from ajet_selection.comparison import Comparison, Outcome, compare, describe_comparison
 
 pytestmark = pytest.mark.whole
 
@@ -99,6 +99,12 @@ def test_no_difference_is_reported_in_20_of_20_seeds_if_there_is_none(errors: fl
     assert [f.is_significant for f in found] == [False] * 20
     run = select(two(0, errors))
     assert not run.is_significant and "no difference between" in run.table()
+
+
+def test_long_paths_do_not_shift_the_columns() -> None:
+    found = compared({f"/runs/{'a' * size}": Table(says=(1.0, 2.0)) for size in (10, 90)})
+    head, *rows = describe_comparison(found).splitlines()[:3]
+    assert {row[head.index("reward") - 2 :][:3] for row in rows} == {"  1"}
 
 
 def test_figures_are_read_from_the_run_folder() -> None:

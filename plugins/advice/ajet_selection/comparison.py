@@ -7,6 +7,7 @@ of one task are alike.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -212,7 +213,7 @@ def describe_comparison(comparison: Comparison) -> str:
         counts = [str(model.episodes), str(model.failed)]
         rows.append((model.name, *figures, *counts, p_values.get(model.name, "")))
     errors = [f"{model.name} failed: {model.error}" for model in comparison.models if model.error]
-    return "\n".join([table([head, *rows]), "", *errors, verdict(comparison)])
+    return "\n".join([table([head, *rows], most=sys.maxsize), "", *errors, verdict(comparison)])
 
 
 def verdict(comparison: Comparison) -> str:

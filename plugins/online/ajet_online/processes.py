@@ -16,9 +16,10 @@ from ajet.capture.sampling import SamplingPolicy
 from ajet.interfaces.base import Plugin
 from ajet.interfaces.engine import Engine, EnginePlugin
 from ajet.interfaces.progress import Progress
-from ajet.job.config import Layers, parse_set
+from ajet.job.config import BackboneSettings, Layers, parse_set
 from ajet.job.layers import job_layers, lay_sets
 from ajet.job.objects import lay_object
+from ajet.job.parts import JobParts
 from ajet.plugins import load_plugins, validated
 from ajet.rollout.settings import RolloutSettings
 from ajet.runs.runtime import preferred_engine
@@ -70,13 +71,14 @@ def given(
     lay_defaults(layers, settings)
     job = layers.job()
     source = _source(layers, job.model if is_job else model)
-    plugins = load_plugins()
-    spec = {"type": engine} if engine else dict(job.eval.engine)
+    plugins, parts = load_plugins(), JobParts(layers, readers=False)
+    spec = {"type": engine} if engine else dict(parts.spec("engine", job.eval.engine, "eval.engine"))
     name = spec.pop("type", "auto")
     if name == "auto":
         name = preferred_engine(plugins, source, job.backbone.name)
     cls = plugins.get(EnginePlugin, name, "engine=")
-    keys = _keys(cls, job.backbone.section(cls.backbone)) | spec
+    backbone = parts.resolved(BackboneSettings, job.backbone, "backbone")
+    keys = _keys(cls, backbone.section(cls.backbone)) | spec
     keys |= {} if is_job else dict(parse_set(text) for text in sets)
     plugin = validated(cls, keys, "set=")
     seed = job.run.seed if seed is None else seed

@@ -19,10 +19,14 @@ import httpx
 import openai
 import pytest
 
+from ajet import EnginePlugin
 from ajet.cli import run_program
+from ajet.interfaces.progress import Silent
+from ajet.plugins import InstalledPlugin, load_plugins
 from ajet.testing.readers import check_reader
 from ajet.types import ConfigError
 from ajet_online.keys import Keys
+from ajet_online.processes import given
 from ajet_online.reader import StoreReader
 from ajet_online.store import TraceStore
 from tests.e2e.conftest import tiny_model  # noqa: F401 - a fixture
@@ -164,6 +168,29 @@ def test_replies_with_feedback_are_tasks(where: str) -> None:
     assert (liked.query, liked.metadata["answer"], liked.metadata["reward"]) == ("hi", "hello", 1.0)
     strict: Any = StoreReader(store=where, liked=2.0)
     assert "answer" not in list(strict.tasks())[1].metadata
+
+
+class Scripted(EnginePlugin):
+    """An engine that reads a file."""
+
+    name = "scripted-by-file"
+    script: Path
+
+    def build(self, model: str, seed: int, progress: Any) -> Any:
+        return self.script
+
+    def tokenizer(self, model: str, seed: int) -> Any:
+        return None
+
+
+def test_paths_of_the_engine_are_relative_to_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = InstalledPlugin(Scripted.kind, Scripted.name, Scripted, "tests", "1")
+    monkeypatch.setitem(load_plugins().classes, (Scripted.kind, Scripted.name), installed)
+    file = tmp_path / "job.yaml"
+    file.write_text("model: m\neval: {engine: {type: scripted-by-file, script: said.txt}}\n")
+    asked: Any = dict.fromkeys(("engine", "store", "temperature", "max_tokens", "seed"))
+    exploring = given(str(file), **asked, sets=(), progress=Silent())
+    assert exploring.build("m") == tmp_path / "said.txt"
 
 
 @pytest.mark.whole
