@@ -183,7 +183,8 @@ class VerlEngine:
         self._expansion_is_known = False
         """Whether the servers were seen to expand images to the prompt's own tokens."""
         self._routed: dict[str, list[tuple[Int32, Int16]]] = {}
-        """Of each episode that goes on: the T tokens of each answered call, and the routed experts of all but the last."""
+        """Of each episode that goes on: the T tokens of each answered call that no later one continues, and the routed experts of all but
+        the last."""
 
     @classmethod
     def of(cls, config: Any, servers: Servers) -> VerlEngine:
@@ -290,8 +291,13 @@ class VerlEngine:
             )
         ids = np.array(tokens, np.int32)
         if routed is not None:
-            known_to_end = np.concatenate([request.prompt_ids, ids]), routed
-            self._routed.setdefault(request.key[0], []).append(known_to_end)
+            whole = np.concatenate([request.prompt_ids, ids])
+            others = [
+                (known, experts)
+                for known, experts in self._routed.get(request.key[0], ())
+                if not np.array_equal(known, whole[: len(known)])
+            ]
+            self._routed[request.key[0]] = [*others, (whole, routed)]
         return Generation(
             ids,
             np.array(logprobs, np.float32),
