@@ -120,7 +120,7 @@ class Endpoint(Settings):
             raise ConfigError(
                 "endpoint.api_key_env", f"the environment variable {self.api_key_env} is not set."
             )
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
         async with httpx2.AsyncClient(headers=headers, timeout=self.timeout) as client:
             yield EndpointClient(self, client, AnswerStore(None) if answers is None else answers, key)
 
@@ -162,13 +162,13 @@ class EndpointClient:
             kept = self._answers.get(key)
             if kept is not None:
                 value, usage = read(kept), EndpointUsage(cached=1)
+                self.spent += usage
                 self._keep(request(), kept)
             else:
                 (text, value), usage = await self._attempts(
                     "chat/completions", request, lambda body: _read_text(body, read)
                 )
                 self._answers.put(key, text)
-        self.spent += usage
         return value, usage
 
     def _keep(self, request: Mapping[str, Any], text: str) -> None:
@@ -182,9 +182,7 @@ class EndpointClient:
 
     async def message(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], EndpointUsage]:
         """The assistant message of an answer with its ``finish_reason``, not stored, and what it used. Raises EndpointFailed."""
-        message, usage = await self._attempts("chat/completions", lambda: request, _read_message)
-        self.spent += usage
-        return message, usage
+        return await self._attempts("chat/completions", lambda: request, _read_message)
 
     async def embed(self, texts: Sequence[str], keys: Sequence[str]) -> list[list[float]]:
         """The embedding of each text, stored under its key. Raises EndpointFailed."""
@@ -194,8 +192,9 @@ class EndpointClient:
         for start in range(0, len(unknown), _EMBEDDED_AT_ONCE):
             batch = unknown[start : start + _EMBEDDED_AT_ONCE]
             body = {"input": [texts[i] for i in batch]}
-            vectors, usage = await self._attempts("embeddings", partial(dict, body), _read_vectors)
-            self.spent += usage
+            vectors, _ = await self._attempts(
+                "embeddings", partial(dict, body), partial(_read_vectors, count=len(batch))
+            )
             for i, vector in zip(batch, vectors, strict=True):
                 by_key[keys[i]] = vector
                 self._answers.put(keys[i], json.dumps(vector))
@@ -205,21 +204,23 @@ class EndpointClient:
         self, path: str, request: Callable[[], Mapping[str, Any]], read: Callable[[Any], T]
     ) -> tuple[T, EndpointUsage]:
         usage = EndpointUsage()
-        for attempt in range(self.endpoint.retries + 1):
-            try:
-                body, used = await self._call(path, request())
-                usage += used
-                return self._read(path, body, read), usage
-            except Unreadable as error:
-                last = _Again(error)
-            except _Again as again:
-                last = again
-            if attempt == self.endpoint.retries:
-                self.spent += usage
-                raise last.error
-            usage += EndpointUsage(retries=1)
-            pause = max(last.pause, FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.0))
-            await asyncio.sleep(min(pause, LONGEST_PAUSE))
+        try:
+            for attempt in range(self.endpoint.retries + 1):
+                try:
+                    body, used = await self._call(path, request())
+                    usage += used
+                    return self._read(path, body, read), usage
+                except Unreadable as error:
+                    last = _Again(error)
+                except _Again as again:
+                    last = again
+                if attempt == self.endpoint.retries:
+                    raise last.error
+                usage += EndpointUsage(retries=1)
+                pause = max(last.pause, FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.0))
+                await asyncio.sleep(min(pause, LONGEST_PAUSE))
+        finally:  # what was paid for counts, also if a later attempt is refused or cancelled
+            self.spent += usage
         raise AssertionError
 
     async def _call(self, path: str, request: Mapping[str, Any]) -> tuple[Any, EndpointUsage]:
@@ -228,12 +229,12 @@ class EndpointClient:
 
         e = self.endpoint
         url = f"{e.base_url}/{path}"
+        # ASCII, because what an agent says may contain lone surrogates.
+        body = json.dumps({"model": e.model, **request, **e.parameters}).encode()
         try:
             async with self._limit, asyncio.timeout(e.timeout):
                 with passthrough():
-                    response = await self._client.post(
-                        url, json={"model": e.model, **request, **e.parameters}
-                    )
+                    response = await self._client.post(url, content=body)
         except TimeoutError:
             late = f"{url}: no answer within {e.timeout:g} s. Raise endpoint.timeout, or use a faster model."
             raise _Again(EndpointFailed(late)) from None
@@ -283,8 +284,10 @@ def _read_message(body: Any) -> Mapping[str, Any]:
     return {**choice["message"], "finish_reason": choice.get("finish_reason")}
 
 
-def _read_vectors(body: Any) -> list[list[float]]:
+def _read_vectors(body: Any, count: int) -> list[list[float]]:
     ordered = sorted(body["data"], key=lambda item: item["index"])
+    if len(ordered) != count:
+        raise ValueError
     return [[float(x) for x in item["embedding"]] for item in ordered]
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from ajet import AjetError, ConfigError
 from ajet.services import llm_client as module
-from ajet.services.llm_client import EndpointFailed, EndpointUsage
+from ajet.services.llm_client import Endpoint, EndpointFailed, EndpointUsage, Unreadable
 from ajet_judges.endpoint import Asker
 from ajet_judges.questions import MalformedVerdict, Question, Verdict
 from tests.patience import PATIENCE
@@ -83,6 +83,47 @@ def test_passing_failures_are_tried_again_and_counted() -> None:
         ((verdict, usage),) = ask(model, retries=3)
     assert verdict.colour == "red"
     assert (usage.retries, usage.calls) == (3, 2), "the unreadable answer was paid for, too"
+
+
+def test_an_answer_that_was_paid_for_counts_even_if_the_next_attempt_is_refused() -> None:
+    answers: list[Any] = ["no JSON", (403, {}, "no credit is left")]
+
+    async def spent(endpoint: Endpoint) -> EndpointUsage:
+        async with endpoint.calling() as client:
+            with pytest.raises(EndpointFailed, match="no credit"):
+                await client.chat(lambda: {"messages": []}, "key", _never_readable)
+            return client.spent
+
+    with serving(lambda asked: answers.pop(0)) as model:
+        used = asyncio.run(spent(model.endpoint(retries=3, prompt_price=2.0)))
+    assert used == EndpointUsage(calls=1, retries=1, prompt_tokens=100, completion_tokens=20, cost=0.0002)
+
+
+def _never_readable(text: str) -> str:
+    raise Unreadable(text)
+
+
+def test_half_a_surrogate_pair_in_what_an_agent_says_is_sent() -> None:
+    async def answered(endpoint: Endpoint) -> Any:
+        async with endpoint.calling() as client:
+            return await client.message({"messages": [{"role": "user", "content": "a rose \ud83c"}]})
+
+    with serving(lambda asked: "red") as model:
+        message, _ = asyncio.run(answered(model.endpoint()))
+    assert message["content"] == "red" and model.asked[0].body["messages"][0]["content"] == "a rose \ud83c"
+
+
+def test_an_endpoint_that_embeds_too_few_texts_is_named() -> None:
+    async def embedded(endpoint: Endpoint) -> None:
+        async with endpoint.calling() as client:
+            await client.embed(["a", "b"], ["a", "b"])
+
+    body = json.dumps({"data": [{"index": 0, "embedding": [1.0]}]})
+    with (
+        serving(lambda asked: (200, {}, body)) as model,
+        pytest.raises(EndpointFailed, match="/embeddings: not a embedding"),
+    ):
+        asyncio.run(embedded(model.endpoint()))
 
 
 def test_retry_after_is_waited_for() -> None:
