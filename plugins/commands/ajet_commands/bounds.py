@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +23,12 @@ class Bounds:
     """Bytes of its folders together, with files that it has deleted and not closed."""
     folders: Sequence[Path]
 
-    def exceeded(self, processes: Iterable[int]) -> str:
+    def exceeded(self, processes: Sequence[int]) -> str:
         """Which bound its processes exceed, ``memory`` or ``disk``; empty if neither."""
         on_disk, in_memory = 0, 0
         devices = {folder.stat().st_dev for folder in self.folders if folder.exists()}
         unnamed: dict[tuple[int, int], int] = {}
         for process in processes:
-            in_memory += resident(process)
             with contextlib.suppress(OSError):
                 for entry in os.scandir(f"/proc/{process}/fd"):
                     with contextlib.suppress(OSError):
@@ -41,7 +40,8 @@ class Bounds:
                 on_disk += size
             else:
                 in_memory += size
-        if in_memory > self.memory:
+        # What processes share, as after a fork, is held once; to find how much that is takes longer.
+        if all(in_memory + sum(map(held, processes)) > self.memory for held in (resident, _own_share)):
             return "memory"
         waiting: list[str | Path] = list(self.folders)
         while waiting and on_disk <= self.disk:
@@ -61,8 +61,17 @@ class Bounds:
         return "disk" if on_disk > self.disk else ""
 
 
+def _own_share(process: int) -> int:
+    """Bytes of a process in memory, those that it shares divided by the processes that do."""
+    try:
+        rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+        return 1024 * next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        return resident(process)
+
+
 def resident(process: int) -> int:
-    """Bytes of a process in memory; 0 where that is unknown."""
+    """Bytes of a process in memory, those that it shares included; 0 where that is unknown."""
     try:
         pages = Path(f"/proc/{process}/statm").read_text().split()[1]
     except (OSError, IndexError):

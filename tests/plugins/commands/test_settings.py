@@ -445,3 +445,13 @@ def test_a_whole_output_of_another_process_is_refused_with_the_remedy(run: Run) 
 def test_a_program_with_too_much_memory_or_disk_is_ended(run: Run, code: str, cause: str) -> None:
     episode = run(f"ask('x')\n{code}\nimport time; time.sleep(60)", memory="100MiB", disk="50MiB")
     assert episode.failure == f"workflow:{cause}" and f"workflow.{cause}" in episode.error
+
+
+@pytest.mark.whole
+def test_memory_that_processes_share_counts_once(run: Run) -> None:
+    code = (
+        "ask('x')\nimport time\nx = b'x' * (60 << 20)\n"
+        "children = [os.fork() or (time.sleep(3), os._exit(0)) for _ in range(4)]\n"
+        "print([os.waitpid(child, 0)[1] for child in children])\n"
+    )
+    assert response(run(code, memory="200MiB")) == "[0, 0, 0, 0]"
