@@ -226,7 +226,8 @@ class OnlineTrainer:
                 "asynchronous": False,
                 "dynamic_sampling": 1.0,
                 "save_every": 1,
-                **({"keep_last": KEPT} if given("train.keep_last") == "default" else {}),
+                # The served version stays until the gate has decided.
+                "keep_last": KEPT if given("train.keep_last") == "default" else max(own.keep_last, 2),
             }
         )
         config = self.job.config.model_copy(
@@ -443,9 +444,11 @@ class OnlineTrainer:
                 f"version {version.number}: its checkpoint {version.path} cannot be used: {why}. Roll back to another version: "
                 "`ajet online rollback`."
             )
-        target = self.run_dir / CHECKPOINTS / Path(version.path).name
+        # Its own name may say that it was set aside, and no run continues from such a one.
+        target = self.run_dir / CHECKPOINTS / f"step_{step_of(Path(version.path)):06d}"
         partial = target.with_name(f".partial_{target.name}")
-        shutil.rmtree(partial, ignore_errors=True)
+        for left in (partial, target):
+            shutil.rmtree(left, ignore_errors=True)
         shutil.copytree(version.path, partial)
         os.replace(partial, target)
 

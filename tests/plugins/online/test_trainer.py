@@ -232,6 +232,20 @@ def test_a_candidate_below_the_threshold_is_kept_but_not_published(
     assert (third.parent, third.stage, Path(third.path).name) == (1, Stage.PUBLISHED, "step_000002")
 
 
+@pytest.mark.whole
+def test_the_served_version_stays_while_a_candidate_may_be_rejected(
+    bench: Bench, validated: dict[str, Any]
+) -> None:
+    bench.rated({"a": 1.0, "b": 0.0})
+    bench.train(train={"keep_last": 1}, **validated)
+    (bench.folder / "reward").write_text("0.1")
+    bench.rated({"c": 1.0, "d": 0.0}, version=1)
+    bench.train(train={"keep_last": 1}, **validated)
+    _, served, rejected = bench.versions
+    assert (served.stage, rejected.stage) == (Stage.PUBLISHED, Stage.REJECTED)
+    assert Path(served.path).is_dir()
+
+
 @pytest.fixture
 def failing(bench: Bench) -> dict[str, Any]:
     """A job of three validation tasks, with the reward 1; those that the file `failing` names fail."""
@@ -412,6 +426,25 @@ def test_two_trainers_on_one_store_continue_each_others_versions(bench: Bench) -
     first, second = bench.versions[1:]
     assert second.parent == first.number and Path(second.path).parents[2].name == "two"
     assert Path(second.path).name == "step_000002", "after a copy of the first one's checkpoint"
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("folder", ["one", "two"])
+def test_a_rollback_to_a_version_that_its_trainer_has_set_aside_is_learned_from(
+    bench: Bench, folder: str
+) -> None:
+    bench.rated({"a": 1.0, "b": 0.0})
+    bench.train(1, folder="one")
+    for number, (name, trainer) in enumerate([("c", "two"), ("e", "one")], 1):
+        bench.rated({name: 1.0, f"{name}2": 0.0}, version=number)
+        bench.train(1, folder=trainer)
+    first = bench.versions[1]
+    assert Path(first.path).name == f"{ASIDE}step_000001_version_1", "the other one's version was served"
+    Versions(bench.store).withdraw(1, "by hand")
+    bench.rated({"g": 1.0, "h": 0.0}, version=1)
+    bench.train(1, folder=folder)
+    last = bench.versions[4]
+    assert last.parent == 1 and Path(last.path).name == "step_000002", "after a copy of version 1"
 
 
 # --------------------------------------------------------------------------- algorithms
