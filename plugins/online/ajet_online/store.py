@@ -33,8 +33,8 @@ from ajet_online.schema import TraceState, facts, leases, tools, traces
 from ajet_online.settings import LARGEST
 from ajet_online.trace import Trace, from_row, hash_of, to_row, to_text, without_tokens
 
-LEASING = 7_265_109
-"""PostgreSQL's advisory lock while a trainer takes traces."""
+DECIDING = 7_265_109
+"""PostgreSQL's advisory lock while it is decided who learns from what, or which version is served."""
 PAGE = 500
 """Rows that are read or written at once."""
 
@@ -102,6 +102,14 @@ class TraceStore:
     def writing(self) -> Iterator[Connection]:
         """A block that is one transaction, and the only one that writes on SQLite."""
         with guarded(self._engine), self._turn, self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def deciding(self) -> Iterator[Connection]:
+        """A block that is one transaction, and the only one of its kind: what it has read of leases and versions stays so."""
+        with self.writing() as connection:
+            if connection.dialect.name == "postgresql":  # SQLite has only one writer anyway
+                connection.execute(text(f"SELECT pg_advisory_xact_lock({DECIDING})"))
             yield connection
 
     @contextmanager
@@ -261,9 +269,7 @@ class TraceStore:
         """Take all ready traces of the first so many tasks, or runs of tasks, for ``seconds`` from now; None if there are none, or
         while a lease is held: of two updates of the same version at the same time only one could be published."""
         now = time.time()
-        with self.writing() as connection:
-            if connection.dialect.name == "postgresql":  # SQLite has only one writer anyway
-                connection.execute(text(f"SELECT pg_advisory_xact_lock({LEASING})"))
+        with self.deciding() as connection:
             _end_expired(connection, now)
             if connection.scalar(select(leases.c.id)) is not None:
                 return None

@@ -79,7 +79,7 @@ class Versions:
         again. The lease itself ends with `publish` or `reject`. Returns the number of the new candidate; None if the lease is
         gone, because it had expired and another trainer may have taken its traces: then the checkpoint must not be used.
         Repeating the call changes nothing."""
-        with self._store.writing() as connection:
+        with self._store.deciding() as connection:
             known = connection.scalar(select(versions.c.number).where(versions.c.lease == lease))
             if known is not None:
                 return int(known)
@@ -102,7 +102,7 @@ class Versions:
     def publish(self, number: int, reward: float | None, report: Mapping[str, Any]) -> bool:
         """Let explorers serve a candidate. If explorers no longer serve the version from which it was trained, reject it instead,
         make its traces ready to be learned again, and return False."""
-        with self._store.writing() as connection:
+        with self._store.deciding() as connection:
             serving = _serving(connection)
             (candidate,) = _read(connection, versions.c.number == number)
             assert serving  # version 0 is never withdrawn
@@ -137,7 +137,7 @@ class Versions:
     def withdraw(self, to: int, reason: str) -> list[int]:
         """Withdraw every published version after ``to``, which is then served; returns them. Raises ConfigError if ``to`` is not
         published."""
-        with self._store.writing() as connection:
+        with self._store.deciding() as connection:
             published = [v.number for v in _read(connection, versions.c.stage == Stage.PUBLISHED)]
             if to not in published:
                 known = ", ".join(map(str, published)) or "none"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
 import pytest
 
 from ajet.types import ConfigError
+from ajet_online import versions as module
 from ajet_online.schema import Stage, TraceState
 from ajet_online.store import TraceStore
 from ajet_online.versions import Version, Versions, distance
+from tests.patience import PATIENCE
 from tests.plugins.online.conftest import trace
 
 
@@ -123,6 +129,34 @@ def test_a_candidate_of_a_withdrawn_version_is_rejected(store: TraceStore) -> No
     assert versions.publish(3, 0.5, {})
     with pytest.raises(ConfigError, match=r"version 1: is not published\. Published: 0, 3"):
         versions.withdraw(1, "by hand")
+
+
+def test_a_rollback_while_a_candidate_is_published_withdraws_it_too(
+    store: TraceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = Versions(store)
+    versions.begin("model")
+    first = published(store, "a")
+    candidate = versions.learned(leased(store, "b"), "/b", first)
+    assert candidate
+    reading, go_on = threading.Event(), threading.Event()
+    decided = module._decided
+
+    def slowly(*args: Any) -> None:
+        reading.set()
+        go_on.wait(PATIENCE)
+        decided(*args)
+
+    monkeypatch.setattr(module, "_decided", slowly)
+    with ThreadPoolExecutor(2) as threads:
+        publishing = threads.submit(versions.publish, candidate, 0.9, {})
+        assert reading.wait(PATIENCE)
+        withdrawing = threads.submit(versions.withdraw, 0, "worse")
+        wait([withdrawing], 0.3)  # it has to wait, or ends before the candidate is published
+        go_on.set()
+        assert publishing.result() and withdrawing.result() == [first, candidate]
+    serving = versions.serving()
+    assert serving and serving.number == 0
 
 
 def rate(store: TraceStore, version: int, reward: float | None, *, key: str = "k", task: str = "") -> None:
