@@ -206,8 +206,6 @@ def rollback_command(
     ] = None,
 ) -> None:
     """Withdraw the served version, or all after VERSION; explorers load the one before within seconds."""
-    from pathlib import Path
-
     from ajet import ConfigError
     from ajet_online.store import opened
     from ajet_online.versions import Versions
@@ -218,9 +216,6 @@ def rollback_command(
         if version is None and len(published) < 2:
             raise ConfigError(f"store {store}: there is no version before the served one.")
         to = published[-2].number if version is None else version
-        path = next((v.path for v in published if v.number == to), "")
-        if to and path and not Path(path).is_dir():
-            raise ConfigError(f"version {to}: its checkpoint {path} no longer exists. Name another version.")
         withdrawn = versions.withdraw(to, "by hand")
     print(f"version {to} is served; withdrawn: {', '.join(map(str, withdrawn)) or 'none'}")
 

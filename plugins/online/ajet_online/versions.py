@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,12 +137,16 @@ class Versions:
 
     def withdraw(self, to: int, reason: str) -> list[int]:
         """Withdraw every published version after ``to``, which is then served; returns them. Raises ConfigError if ``to`` is not
-        published."""
+        published, or its checkpoint was removed."""
         with self._store.deciding() as connection:
-            published = [v.number for v in _read(connection, versions.c.stage == Stage.PUBLISHED)]
+            published = {v.number: v.path for v in _read(connection, versions.c.stage == Stage.PUBLISHED)}
             if to not in published:
                 known = ", ".join(map(str, published)) or "none"
                 raise ConfigError(f"version {to}: is not published. Published: {known}.")
+            if to and not Path(published[to]).is_dir():
+                raise ConfigError(
+                    f"version {to}: its checkpoint {published[to]} no longer exists. Name another version."
+                )
             later = [number for number in published if number > to]
             own = update(versions).where(versions.c.number.in_(later))
             connection.execute(own.values(stage=Stage.WITHDRAWN, reason=reason))

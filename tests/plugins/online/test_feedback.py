@@ -268,6 +268,7 @@ def test_an_admin_sees_the_status_and_rolls_back(serve: Serve, store: TraceStore
     found = server.get("/online/status", ADMIN).json()
     assert found["serving"] == 1 and found["traces"]["trained"] == 1
     assert (found["versions"]["1"]["stage"], found["versions"]["1"]["validation"]) == ("published", 0.5)
+    assert "checkpoint /one no longer exists" in server.post("/rollback", {"version": 1}, ADMIN).text
     assert server.post("/rollback", {"version": 0}, ADMIN).json() == {"status": "success", "withdrawn": [1]}
     assert server.get("/v1/online/status", ADMIN).json()["serving"] == 0
     assert "version 7: is not published" in server.post("/rollback", {"version": 7}, ADMIN).text
