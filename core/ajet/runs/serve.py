@@ -7,7 +7,7 @@ import contextlib
 import hmac
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,39 +32,54 @@ from ajet.types import ConfigError
 DEFAULT = RolloutSettings()
 MOST_CALLS = 1_000
 MOST_TOKENS = 4_000_000
-"""What one session is asked for and keeps at most; then the next one begins, and conversations are rendered anew."""
+"""What one session is asked for and keeps at most; then the next one begins, and renders conversations anew."""
+
+
+@dataclass(slots=True)
+class ServedSession(Session):
+    """A session that no episode ends. One that is full is left to the calls that it is answering."""
+
+    asked: int = 0
+    """How many requests it was found for: of those that fail, or whose client goes away, the messages are kept too."""
+    _tokens: int = 0
+    _counted: int = 0
+    """How many of the recorded calls ``_tokens`` are of."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that it keeps; those that several calls share count for each."""
+        calls, engine = self.record.calls, self.answerer.engine
+        self._tokens += sum(call.end.length for call in calls[self._counted :])
+        self._counted = len(calls)
+        # Of a chat that was refused the messages are kept too.
+        refused = self.counters["context_overflow"] * (engine.context_length if engine else 0)
+        return self._tokens + refused
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it keeps as much as it may."""
+        return self.asked >= MOST_CALLS or self.tokens >= MOST_TOKENS
 
 
 @dataclass(slots=True)
 class Sessions:
-    """One session at a time behind one key. A full one is left to the calls that it is answering."""
+    """One session at a time behind one key."""
 
     key: str
     answerer: Answerer
-    _current: Session | None = None
+    _current: ServedSession | None = None
     _count: int = 0
-    _tokens: int = field(default=0)
-    _seen: int = 0
-    _asked: int = 0
 
     def find(self, key: str) -> Session | None:
         """The session to answer with, if the key is right."""
         if not hmac.compare_digest(key.encode(errors="replace"), self.key.encode()):
             return None
-        if self._current is None or self._is_full(self._current):
+        if self._current is None or self._current.is_full:
             self._count += 1
-            self._tokens = self._seen = self._asked = 0
-            self._current = Session(f"serve-{self._count}", secrets.token_hex(8), self.answerer, key=self.key)
-        self._asked += 1
+            name = f"serve-{self._count}"
+            self._current = ServedSession(name, secrets.token_hex(8), self.answerer, key=self.key)
+        self._current.asked += 1
         return self._current
-
-    def _is_full(self, session: Session) -> bool:
-        calls, engine = session.record.calls, self.answerer.engine
-        self._tokens += sum(c.end.length for c in calls[self._seen :])
-        self._seen = len(calls)
-        # Of a chat that was refused the messages are kept too.
-        refused = session.counters["context_overflow"] * (engine.context_length if engine else 0)
-        return self._asked >= MOST_CALLS or self._tokens + refused >= MOST_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

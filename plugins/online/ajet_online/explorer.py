@@ -27,10 +27,11 @@ from ajet.capture.portal import Portal
 from ajet.capture.process.garbage import rare_full_collections
 from ajet.capture.session import Session
 from ajet.capture.stream_buffer import Emit
-from ajet.capture.targets import Target, choose_target
+from ajet.capture.targets import Target
 from ajet.capture.wires.builtin import BUILTIN_WIRES
 from ajet.chat.images import has_images
 from ajet.interfaces.wire import Answer, ChatRequest, Refused
+from ajet.runs.serve import ServedSession
 from ajet.tracker.call import Call
 from ajet_online.database import StoreFailed
 from ajet_online.feedback import Feedback, bad, id_of_reply, name_in, read_object, time_in
@@ -45,9 +46,6 @@ from ajet_online.versions import Versions
 from ajet_online.writer import Writer
 
 T = TypeVar("T")
-MOST_CALLS = 1_000
-MOST_TOKENS = 4_000_000
-"""What one session keeps in memory at most; then the next one begins, and finds conversations in the store."""
 MOST_SESSIONS = 256
 """Sessions in memory; conversations of others are read from the store."""
 MOST_TOKENS_OF_ALL = 16_000_000
@@ -75,8 +73,9 @@ OTHER_VOCABULARY = (
 
 
 @dataclass(slots=True)
-class ExplorerSession(Session):
-    """Answers the calls of one run, or all others, with one API key, and records each as a trace."""
+class ExplorerSession(ServedSession):
+    """Answers the calls of one run, or all others, with one API key, and records each as a trace. After a full one the next one
+    finds conversations in the store."""
 
     explorer: Explorer = field(kw_only=True)
     api_key: Key = field(kw_only=True)
@@ -85,10 +84,6 @@ class ExplorerSession(Session):
     """The replies in memory, by the numbers of their calls."""
     _new: dict[str, list[Trace]] = field(default_factory=dict)
     """Traces of replies that are not durable yet."""
-    _tokens: int = 0
-    """Tokens of the calls in memory."""
-    _counted: int = 0
-    """How many of the calls they are of."""
 
     async def choices(
         self,
@@ -98,8 +93,7 @@ class ExplorerSession(Session):
         blocks_loop: bool,
         emit: Emit | None = None,
     ) -> list[Choice]:
-        """See `Session.choices`. A conversation that is not in memory is read from the store first. Raises Refused above the
-        limits of the key too."""
+        """See `Session.choices`. Raises Refused above the limits of the key too."""
         if request.template:
             raise Refused(
                 f"the store of online training does not keep variables of a request for the chat template; remove "
@@ -107,20 +101,25 @@ class ExplorerSession(Session):
                 code="unsupported_parameter",
             )
         with self.explorer.limits.call(self.api_key):
-            chosen = choose_target(self.answerer.targets, agent, target, request.model)
-            if request.after is not None:
-                request = await self._after(request, request.after)
-            elif request.prompt is None:
-                await self._recall(chosen.name, request)
             return await Session.choices(self, request, agent, target, blocks_loop, emit)
 
+    async def count(self, request: ChatRequest, agent: str, target: str | None) -> int:
+        """See `Session.count`. Raises Refused above the limits of the key too."""
+        with self.explorer.limits.call(self.api_key):
+            return await Session.count(self, request, agent, target)
+
     async def _without_images(self, request: ChatRequest, target: Target) -> ChatRequest:
-        """Refuse images, which the store does not hold: a trace of them could not be trained."""
+        """Refuse images, which the store does not hold: a trace of them could not be trained. Of a request within the limits, a
+        conversation that is not in memory is read from the store."""
         if any(map(has_images, request.messages)):
             raise Refused(
                 "the request has an image, but the store of online training holds only text; send text",
                 code="unsupported_content",
             )
+        if request.after is not None:
+            return await self._after(request, request.after)
+        if request.prompt is None:
+            await self._recall(target.name, request)
         return request
 
     async def _after(self, request: ChatRequest, after: str) -> ChatRequest:
@@ -234,19 +233,6 @@ class ExplorerSession(Session):
         )
         return self.explorer.redacted(trace, parent.trace if parent else None)
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of the calls in memory; those that several calls share count for each."""
-        calls = self.record.calls
-        self._tokens += sum(call.end.length for call in calls[self._counted :])
-        self._counted = len(calls)
-        return self._tokens
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it keeps as much as it may."""
-        return len(self.record.calls) >= MOST_CALLS or self.tokens >= MOST_TOKENS
-
 
 class Explorer:
     """Answers calls by ``answerer`` and keeps them in ``store``. Rewards must be within ``rewards``; ``redact`` changes each message
@@ -295,6 +281,7 @@ class Explorer:
                 run=sent.run,
             )
             self._sessions[place] = session
+        session.asked += 1
         self._sessions.move_to_end(place)
         # Calls in progress of a session that is dropped still end; later ones find its conversations in the store.
         while len(self._sessions) > 1 and self._is_too_much():

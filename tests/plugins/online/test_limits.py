@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 import threading
@@ -17,8 +18,10 @@ import pytest
 
 from ajet.capture.gateway.bodies import MOST_BYTES, MOST_PAGE_BYTES
 from ajet.interfaces.wire import Refused
+from ajet.tracker.call import MessageNode
 from ajet.types import ConfigError, GenerateRequest, Generation
 from ajet_online import explorer
+from ajet_online.database import StoreFailed
 from ajet_online.keys import Key, KeyLimits, Keys
 from ajet_online.store import TraceStore
 from tests.patience import PATIENCE
@@ -260,6 +263,30 @@ def test_many_runs_do_not_fill_the_memory(serve: Serve, monkeypatch: pytest.Monk
     assert last.parent == next(server.store.all()).id, "its session was dropped, but not its conversation"
 
 
+def test_a_request_to_count_tokens_is_within_the_limits_of_its_key(serve: Serve) -> None:
+    server = serve(Keys([Key("app", CHAT, ("chat",), rate=1)]), limits=KeyLimits(9, lambda: 0.0))
+    body = {"model": "m", "messages": [user("a")]}
+    answers = [server.post("/v1/messages/count_tokens", body).status_code for _ in range(2)]
+    assert answers == [200, 429]
+
+
+def test_requests_without_a_reply_do_not_fill_the_memory(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ajet.runs.serve.MOST_CALLS", 5)
+    server = serve()
+
+    def kept() -> int:
+        gc.collect()
+        return sum(isinstance(one, MessageNode) for one in gc.get_objects())
+
+    before = kept()
+    for number in range(40):
+        counted = {"model": "m", "messages": [user(f"question {number}")]}
+        assert server.post("/v1/messages/count_tokens", counted).status_code == 200
+    assert kept() - before <= 10
+
+
 @pytest.mark.whole
 def test_the_tokens_of_all_sessions_are_bounded_too(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explorer, "MOST_TOKENS_OF_ALL", 1)
@@ -270,6 +297,21 @@ def test_the_tokens_of_all_sessions_are_bounded_too(serve: Serve, monkeypatch: p
     server.ask([user("a"), said(first), user("b")], f"{CHAT}~one")
     *_, last = server.store.all()
     assert last.parent == next(server.store.all()).id
+
+
+def test_a_request_that_cannot_fit_is_refused_before_its_conversation_is_looked_for(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*_: object) -> None:
+        raise StoreFailed("it was asked")
+
+    monkeypatch.setattr(TraceStore, "chain", asked)
+    server = serve()
+    most = max(1_024, server.engine.context_length // 4)
+    for count, status in ((most - 1, 503), (most + 1, 400)):
+        chat = [{"role": ("user", "assistant")[i % 2], "content": ""} for i in range(count)]
+        answer = server.post("/v1/chat/completions", {"model": "m", "messages": chat})
+        assert answer.status_code == status, answer.text
 
 
 def test_the_roles_of_a_key_without_roles_do_not_include_admin(tmp_path: Path) -> None:
@@ -284,6 +326,10 @@ def test_a_reply_is_continued_by_its_id_after_a_restart(serve: Serve) -> None:
         model="m", input="one", instructions="Be brief.", max_output_tokens=8
     )
     server = serve()
+    counted = server.post(
+        "/v1/responses/input_tokens",
+        {"model": "m", "input": "two", "instructions": "Be brief.", "previous_response_id": first.id},
+    )
     second = server.client().responses.create(
         model="m", input="two", previous_response_id=first.id, instructions="Be brief.", max_output_tokens=8
     )
@@ -294,6 +340,7 @@ def test_a_reply_is_continued_by_its_id_after_a_restart(serve: Serve) -> None:
     assert (two.parent, three.parent) == (one.id, two.id) and third.id.endswith(three.id)
     whole = [*one.prompt.tolist(), *one.tokens.tolist(), *two.prompt.tolist()]
     assert server.engine.requests[0].prompt_ids.tolist() == whole
+    assert counted.json()["input_tokens"] == len(whole)
     with pytest.raises(openai.BadRequestError, match="there is no earlier reply"):
         server.client().responses.create(model="m", input="x", previous_response_id="resp_none")
 
