@@ -463,6 +463,7 @@ def exploring(
         host=host,
         port=port,
         most_calls=most_calls,
+        keyless=not keys.asked,
     )
     try:
         with rare_full_collections():

@@ -68,7 +68,8 @@ class Keys:
 
     def __init__(self, keys: Collection[Key], *, asked: bool = True) -> None:
         self._keys = list(keys)
-        self._asked = asked
+        self.asked = asked
+        """Whether a client has to send one."""
 
     @property
     def are_one(self) -> bool:
@@ -114,7 +115,7 @@ class Keys:
         if key := self._find(sent or ""):
             return Sent(key, None)
         named = RUN.fullmatch(sent or "")
-        if not self._asked:
+        if not self.asked:
             return Sent(self._keys[0], named["run"] if named else None)
         key = self._find(named["secret"]) if named else None
         return Sent(key, named["run"]) if key and named else None

@@ -314,6 +314,16 @@ def test_a_request_that_cannot_fit_is_refused_before_its_conversation_is_looked_
         assert answer.status_code == status, answer.text
 
 
+@pytest.mark.parametrize("sent", [{"Origin": "https://a.example"}, {"Host": "a.example"}])
+def test_an_explorer_without_keys_answers_no_web_page(serve: Serve, sent: dict[str, str]) -> None:
+    server = serve(Keys.unasked())
+    body = json.dumps({"model": "m", "messages": [user("a")], "max_tokens": 8})
+    chats = f"{server.url}/k/any/v1/chat/completions"
+    assert httpx.post(chats, content=body).status_code == 200
+    refused = httpx.post(chats, content=body, headers={"Content-Type": "text/plain", **sent})
+    assert refused.status_code == 403 and server.store.count() == 1
+
+
 def test_the_roles_of_a_key_without_roles_do_not_include_admin(tmp_path: Path) -> None:
     (tmp_path / "keys.yaml").write_text(f"app: {{key: {CHAT}}}")
     found = Keys.read(tmp_path / "keys.yaml").find(CHAT)

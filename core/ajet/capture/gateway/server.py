@@ -69,7 +69,8 @@ Page = Callable[[str | None], AbstractContextManager[Admitted]]
 
 class Gateway:
     """A server for the sessions that ``find`` looks up by key; ``models`` are the names it lists. ``pages`` are further pages by
-    method and path, as in ``POST /feedback``. ``metrics`` returns further lines of `/metrics`."""
+    method and path, as in ``POST /feedback``. ``metrics`` returns further lines of `/metrics`. ``keyless``: ``find`` asks for no key,
+    so calls of web pages are refused, which any visitor's browser could make."""
 
     def __init__(
         self,
@@ -84,6 +85,7 @@ class Gateway:
         port: int = 0,
         most_bytes: int = MOST_BYTES,
         most_calls: int = MOST_CALLS,
+        keyless: bool = False,
     ) -> None:
         self.meter = GatewayMeter()
         self.socket: socket.socket | None = None
@@ -102,6 +104,7 @@ class Gateway:
             host=host,
             most_bytes=most_bytes,
             most_calls=most_calls,
+            keyless=keyless,
         )
         self._starting = threading.Lock()
         self._server: Any = None
@@ -203,6 +206,7 @@ class _App:
         host: str,
         most_bytes: int,
         most_calls: int,
+        keyless: bool,
     ) -> None:
         self._find = find
         self._host = host
@@ -213,6 +217,7 @@ class _App:
         self._meter = meter
         self._bodies = Bodies(most_bytes)
         self._most_calls = most_calls
+        self._keyless = keyless
         self._since = int(time.time())
         self.closing = False
 
@@ -244,8 +249,7 @@ class _App:
         """Answer requests that are not calls: health, metrics, models, and probes."""
         if method not in ("GET", "HEAD") and not is_wire:
             raise _no_such_path(asked.path)
-        if reason := foreign(headers, self._host):
-            raise Refused(reason, code="foreign_origin", status=403)
+        self._refuse_foreign(headers)
         if asked.path == "/health":
             if self.closing:
                 raise _closing()
@@ -289,8 +293,7 @@ class _App:
         self, page: Page, asked: Caller, headers: Mapping[str, str], receive: Receive, send: Send
     ) -> None:
         """Answer one of the further pages."""
-        if reason := foreign(headers, self._host):
-            raise Refused(reason, code="foreign_origin", status=403)
+        self._refuse_foreign(headers)
         with page(asked.key or key_in(headers.get)) as admitted:
             async with self._bodies.read(admitted.key, headers, receive, MOST_PAGE_BYTES) as body:
                 answer = await admitted.answer(body)
@@ -299,6 +302,8 @@ class _App:
     async def _call(
         self, wire: Wire, asked: Caller, headers: Mapping[str, str], receive: Receive, send: Send
     ) -> None:
+        if self._keyless:
+            self._refuse_foreign(headers)
         session = self._session(asked, headers)
         if self.closing:
             raise _closing()
@@ -369,6 +374,10 @@ class _App:
         if self.closing:
             return _closing()
         return Refused(f"episode {session.episode} has ended", code="episode_ended")
+
+    def _refuse_foreign(self, headers: Mapping[str, str]) -> None:
+        if reason := foreign(headers, self._host):
+            raise Refused(reason, code="foreign_origin", status=403)
 
     def _session(self, asked: Caller, headers: Mapping[str, str]) -> Session:
         key = asked.key or key_in(headers.get)
