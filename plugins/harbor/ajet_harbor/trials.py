@@ -37,6 +37,8 @@ SECONDS_TO_END = 120.0
 _SECONDS_TO_REMOVE = 30.0
 """Maximum time for programs that may still make a container after it was removed."""
 _LOOK_SECONDS = 0.1
+_MOST_NAMES = 1_000
+"""Of trials, in one command: the system takes only so many arguments, and a long job has tens of thousands."""
 
 
 class Trials:
@@ -144,10 +146,12 @@ def _remove_now(engine: str, names: Sequence[str]) -> None:
         (("network", "ls"), ("network", "rm")),
         (("volume", "ls"), ("volume", "rm", "-f")),
     ):
-        filters = [word for name in names for word in ("--filter", f"name={name}")]
-        listed = subprocess.run([engine, *listing, "-q", *filters], capture_output=True, text=True)
-        if ids := listed.stdout.split():
-            subprocess.run([engine, *removal, *ids], capture_output=True)
+        for start in range(0, len(names), _MOST_NAMES):
+            some = names[start : start + _MOST_NAMES]
+            filters = [word for name in some for word in ("--filter", f"name={name}")]
+            listed = subprocess.run([engine, *listing, "-q", *filters], capture_output=True, text=True)
+            if ids := listed.stdout.split():
+                subprocess.run([engine, *removal, *ids], capture_output=True)
 
 
 def _named_by_a_process(names: Sequence[str]) -> bool:
