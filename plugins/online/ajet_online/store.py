@@ -219,16 +219,19 @@ class TraceStore:
     def chain(self, key: str, run: str | None, chats: Sequence[str]) -> list[Trace]:
         """The reply of a run, or of none, with an API key that ends one of these chats, the first of them that is there, with its
         parents before it; [] if there is none."""
-        own = and_(traces.c.key == key, traces.c.chat.in_(chats), traces.c.run.is_not_distinct_from(run))
         with self.reading() as connection:
-            rows = connection.execute(
-                select(traces.c.chat, traces.c.id, traces.c.conversation)
-                .where(own)
-                .order_by(traces.c.number)  # of equal chats the one that was recorded last
-            ).all()
-            by_chat = {row.chat: row for row in rows}
-            last = next((by_chat[chat] for chat in chats if chat in by_chat), None)
-            return _chain(connection, last.id, last.conversation) if last else []
+            # From the index alone: thousands of replies may end equal chats.
+            ended = select(traces.c.chat).where(traces.c.key == key, traces.c.chat.in_(chats)).distinct()
+            known = set(connection.scalars(ended))
+            for chat in chats:
+                own = and_(
+                    traces.c.key == key, traces.c.chat == chat, traces.c.run.is_not_distinct_from(run)
+                )
+                # Of equal chats the one that was recorded last.
+                newest = select(traces.c.id, traces.c.conversation).where(own).order_by(traces.c.number.desc())
+                if chat in known and (last := connection.execute(newest.limit(1)).one_or_none()):
+                    return _chain(connection, last.id, last.conversation)
+        return []
 
     def chain_to(self, key: str, run: str | None, name: str) -> list[Trace]:
         """The reply with this id, of a run or of none with an API key, with its parents before it; [] if there is none."""

@@ -111,6 +111,22 @@ def test_a_chat_is_found_by_its_hash_with_the_replies_before_it(store: TraceStor
     assert store.chain("other", None, ["one"]) == store.chain("k", None, []) == []
 
 
+@pytest.mark.whole
+def test_of_thousands_of_equal_chats_the_last_one_is_found_as_soon_as_a_single_one(store: TraceStore) -> None:
+    def seconds(last: str) -> float:
+        took = []
+        for _ in range(5):
+            began = time.process_time()
+            assert [t.id for t in store.chain("k", None, ["longer", "same"])] == [last]
+            took.append(time.process_time() - began)
+        return min(took)
+
+    store.record([trace("first", chat="same")])
+    alone = seconds("first")
+    store.record([trace(f"a{number}", chat="same") for number in range(5_000)])
+    assert seconds("a4999") < 5 * alone
+
+
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
 def test_a_reward_is_a_number(store: TraceStore, reward: float) -> None:
     store.record([trace("a")])
