@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,10 @@ from ajet_online.settings import OnlineSettings
 from ajet_online.store import TraceStore
 from ajet_online.switching import Loaded, SwitchingEngine
 from ajet_online.versions import Version, Versions
+
+RETRY_SECONDS = 60.0
+"""After these, a version that could not be loaded is tried again: memory was short, or a shared folder shows its files late. The
+trainer waits for its ratings."""
 
 
 def loaded(version: Version, build: Callable[[str], Engine]) -> Loaded:
@@ -58,8 +63,8 @@ class Follower:
         self._settings, self._say = settings, say
         self.metrics: Sequence[Metric] = ()
         """Of the store, when it was last looked at."""
-        self._failed: int | None = None
-        """The version that could not be loaded."""
+        self._failed: tuple[int | None, float] = None, 0.0
+        """The version that could not be loaded, and when it is tried again, on the monotonic clock."""
         self._problem = ""
         """What was said last."""
         self._compared = (0, 0)
@@ -91,7 +96,9 @@ class Follower:
             if self._settings.rollback.enabled:
                 self._withdraw_if_worse(known)
             serving = self._versions.serving()
-            if serving and serving.number not in (self._engine.version, self._failed):
+            failed, again = self._failed
+            waits = serving and serving.number == failed and time.monotonic() < again
+            if serving and serving.number != self._engine.version and not waits:
                 self._load(serving)
             self._problem = ""
         except AjetError as error:
@@ -106,11 +113,12 @@ class Follower:
                 raise ConfigError(f"{version.path} has another vocabulary")
             self._portal.submit(self._engine.switch(new)).result()
         except Exception as error:  # whatever an engine raises: the version before it still answers
-            self._failed = version.number
-            self._say(
-                f"version {version.number} cannot be served, so version {self._engine.version} goes on: "
-                f"{type(error).__name__}: {error}"
-            )
+            if self._failed[0] != version.number:
+                self._say(
+                    f"version {version.number} cannot be served, so version {self._engine.version} goes on: "
+                    f"{type(error).__name__}: {error}"
+                )
+            self._failed = version.number, time.monotonic() + RETRY_SECONDS
             return
         self._say(f"version {version.number} is served")
 

@@ -224,11 +224,11 @@ class TraceStore:
             ended = select(traces.c.chat).where(traces.c.key == key, traces.c.chat.in_(chats)).distinct()
             known = set(connection.scalars(ended))
             for chat in chats:
-                own = and_(
-                    traces.c.key == key, traces.c.chat == chat, traces.c.run.is_not_distinct_from(run)
-                )
+                own = and_(traces.c.key == key, traces.c.chat == chat, traces.c.run.is_not_distinct_from(run))
                 # Of equal chats the one that was recorded last.
-                newest = select(traces.c.id, traces.c.conversation).where(own).order_by(traces.c.number.desc())
+                newest = (
+                    select(traces.c.id, traces.c.conversation).where(own).order_by(traces.c.number.desc())
+                )
                 if chat in known and (last := connection.execute(newest.limit(1)).one_or_none()):
                     return _chain(connection, last.id, last.conversation)
         return []

@@ -49,8 +49,13 @@ class SwitchingEngine:
         await self._current.engine.start()
 
     async def switch(self, new: Loaded) -> None:
-        """Start an engine and answer new calls with it. The one before it is closed when its last call has ended."""
-        await new.engine.start()
+        """Start an engine and answer new calls with it. The one before it is closed when its last call has ended. If it does not start,
+        it is closed, and nothing else changes."""
+        try:
+            await new.engine.start()
+        except BaseException:
+            await new.engine.close()
+            raise
         old, self._current = self._current, new
         self._leaving.add(old)
         await self._close_idle()

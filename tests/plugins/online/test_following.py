@@ -17,6 +17,7 @@ from ajet.capture.portal import Portal
 from ajet.rollout.checkpoints import write_checkpoint
 from ajet.testing import ScriptedEngine
 from ajet.types import GenerateRequest, Sampling
+from ajet_online import following
 from ajet_online.following import Follower, newest_loaded
 from ajet_online.processes import dated
 from ajet_online.schema import Stage
@@ -154,6 +155,26 @@ def test_a_version_that_cannot_be_loaded_is_told_once_and_the_one_before_goes_on
     assert line.startswith("version 1 cannot be served, so version 0 goes on: ") and line.endswith(why)
 
 
+def test_a_version_that_could_not_be_loaded_is_tried_again_after_a_while(
+    explored: Explored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "RETRY_SECONDS", 0.0)
+    late = Slow("late")
+
+    async def no_memory() -> None:
+        raise MemoryError("for now")
+
+    monkeypatch.setattr(explored.follower, "_build", lambda path: late)
+    monkeypatch.setattr(late, "start", no_memory)
+    explored.publish("late")
+    explored.follower.check()
+    explored.follower.check()
+    assert explored.engine.version == 0 and len(explored.lines) == 1 and late.closed
+    monkeypatch.setattr(explored.follower, "_build", Slow)
+    explored.follower.check()
+    assert explored.engine.version == 1 and explored.lines[1:] == ["version 1 is served"]
+
+
 @pytest.mark.parametrize("last", ["gone", "cut", "broken"])
 def test_an_explorer_starts_with_the_newest_version_whose_checkpoint_is_intact(
     explored: Explored, tmp_path: Path, last: str
@@ -249,8 +270,10 @@ def test_a_version_that_is_served_again_stays_if_users_rate_it_lower_too(
     assert explored.engine.version == 1
 
 
-def test_the_metrics_tell_of_the_queue_of_the_gate_and_of_the_trainer(explored: Explored) -> None:
-    explored.publish("second")
+def test_the_metrics_tell_of_the_queue_of_the_gate_and_of_the_trainer(
+    explored: Explored, tmp_path: Path
+) -> None:
+    explored.publish(str(tmp_path))
     explored.publish("third")
     explored.versions.withdraw(1, "by hand")
     explored.rate(1, [1.0] * 3)
