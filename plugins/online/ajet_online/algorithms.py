@@ -61,4 +61,5 @@ class KTO(Algorithm):
         """|A| · (1 - σ(± β (r - z))) for each token, where r = log π / π_reference of its reply, and z is the reference point."""
         ratio = sum_over_calls(xp, tokens.new - tokens.reference, tokens.calls)
         gain = xp.sign(tokens.advantages) * self.beta * (ratio - self.reference_point)
-        return abs(tokens.advantages) / (1 + xp.exp(gain))
+        # 1 - σ(gain), without an exponential that overflows and then has no gradient.
+        return abs(tokens.advantages) * (1 - xp.tanh(gain / 2)) / 2

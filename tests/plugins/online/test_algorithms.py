@@ -54,9 +54,9 @@ def test_kto_weighs_liked_and_disliked_replies() -> None:
 def test_ktos_gradient_raises_what_was_liked_and_saturates() -> None:
     torch: Any = pytest.importorskip("torch")
 
-    def gradient(log_ratio: float, advantage: float) -> float:
-        new = torch.tensor([log_ratio - 1.0], dtype=torch.float64, requires_grad=True)
-        ones = torch.ones(1, dtype=torch.float64)
+    def gradient(log_ratio: float, advantage: float, dtype: Any = torch.float64) -> float:
+        new = torch.tensor([log_ratio - 1.0], dtype=dtype, requires_grad=True)
+        ones = torch.ones(1, dtype=dtype)
         seen = LossTokens(
             new=new, old=new.detach(), advantages=advantage * ones, calls=torch.tensor([0]), reference=-ones
         )
@@ -67,6 +67,8 @@ def test_ktos_gradient_raises_what_was_liked_and_saturates() -> None:
     assert gradient(0.0, 1.0) == pytest.approx(-0.25)
     assert gradient(0.0, -1.0) == pytest.approx(0.25)
     assert abs(gradient(5.0, 1.0)) < 0.01
+    # A reply of a thousand tokens has the log ratio of all of them.
+    assert gradient(500.0, 1.0, torch.float32) == gradient(-500.0, -1.0, torch.float32) == 0.0
 
 
 @pytest.mark.parametrize(
