@@ -344,13 +344,19 @@ class OnlineTrainer:
     # ---------------------------------------------------------------- versions and checkpoints
 
     def _register(self) -> Version | None:
-        """Add the checkpoint of an update to the store, and let the gate decide. Without a checkpoint the traces are ready
-        again. May be repeated after a kill."""
+        """Add the checkpoint of an update to the store, and let the gate decide. Without a checkpoint, or without its validation, the
+        traces are ready again. May be repeated after a kill."""
         said = json.loads((self.run_dir / ROUND).read_text())
         newest = self._newest()
         version = None
         if newest is None or step_of(newest) != said["step"]:
             self.store.release(said["lease"])
+        elif self.job.validation and not _last(
+            live_lines(self.run_dir / METRICS), "validation", said["step"]
+        ):  # the gate would publish what nothing has measured
+            self._set_aside(newest)
+            self.store.release(said["lease"])
+            self.say("the update is made again: it was interrupted before its validation")
         elif (number := self.versions.learned(said["lease"], str(newest), said["parent"])) is None:
             self._set_aside(newest)
             self.say(

@@ -343,6 +343,31 @@ def test_a_checkpoint_that_survived_counts_once(
     assert len(bench.versions) == 2
 
 
+@pytest.mark.whole
+def test_a_checkpoint_whose_validation_was_interrupted_is_not_published(
+    bench: Bench, validated: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ajet.learning.loop.WORTH_SAVING", 0.0)  # as after an update of a minute
+    (bench.folder / "judge.py").write_text(
+        "import itertools, os, signal, time\n"
+        "calls = itertools.count()\n"
+        "def judge(task, output):\n"
+        "    if next(calls) == 1:  # the candidate; the first one was of version 0\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        time.sleep(1)\n"
+        "    return 0.5\n"
+    )
+    bench.rated({"a": 1.0, "b": 0.0})
+    with pytest.raises(KeyboardInterrupt):
+        bench.train(1, **validated)
+    trainer = bench.trainer(**validated)
+    assert [path.name for path in checkpoints(trainer.run_dir)] == ["step_000001"]
+    trainer.recover()
+    assert len(bench.versions) == 1 and bench.states() == {"a": "ready", "b": "ready"}
+    bench.train(1, **validated)
+    assert bench.versions[1].stage == Stage.PUBLISHED and bench.versions[1].reward == 0.5
+
+
 def test_without_a_checkpoint_the_traces_are_ready_again_at_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
