@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +30,7 @@ def run(
     lines = [
         {"type": "train", "step": n + 1, "reward": reward, **metrics} for n, reward in enumerate(rewards)
     ]
+    lines += [{"type": "validation", "step": step} for step, episodes in ((0, before), (9, after)) if episodes]
     return RecordedRun(Path(), {}, entries, lines)
 
 
@@ -58,6 +60,14 @@ def test_a_gain_on_the_same_tasks_beyond_chance_is_learned() -> None:
     assert found.lines[0].startswith(
         "learned: accuracy on 10 validation tasks 0.000 → 0.800, a change of +0.800"
     )
+
+
+def test_a_validation_that_has_not_come_to_its_end_is_not_compared() -> None:
+    made = run([False] * 10, [False] * 10)
+    quick = [_Entry(f"t{number}", 18, True) for number in range(6)]  # those that took longest are cut off
+    cut: list[Any] = [*made.entries, *quick]
+    found = verdict_of(replace(made, entries=cut))
+    assert found == verdict_of(made) and found and found.outcome == "no change shown"
 
 
 def test_a_change_within_chance_is_not_shown_and_the_verdict_says_what_would_have_shown() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -109,7 +109,7 @@ def verdict_of(run: RecordedRun) -> RunVerdict | None:
     if not trained:
         return None
     alarms = recorded_alarms(run.job, list(run.metrics))
-    change = _validated(run.entries) or _trained(trained)
+    change = _validated(run) or _trained(trained)
     outcome: Outcome
     if change is None:
         outcome = "unknown"
@@ -120,13 +120,20 @@ def verdict_of(run: RecordedRun) -> RunVerdict | None:
     return RunVerdict(outcome, change, alarms, tuple(_advice(run, outcome, change, alarms)))
 
 
-def _validated(entries: Sequence[Entry]) -> Change | None:
+def validated_steps(metrics: Iterable[Mapping[str, Any]]) -> list[int]:
+    """The first and the last step whose validation has come to its end; [] without two of them. Of one that goes on, or that a kill cut
+    off, the journal has only the quickest episodes."""
+    steps = sorted({line["step"] for line in metrics if line["type"] == "validation"})
+    return [steps[0], steps[-1]] if len(steps) > 1 else []
+
+
+def _validated(run: RecordedRun) -> Change | None:
     """The same tasks in the first and the last validation; None without two of them. A failed episode has not succeeded;
     where only rewards are given, it is left out. Rewards that say more than success are compared, too, with p-values for two tests."""
-    episodes = [e for e in entries if e.phase == "validation"]
-    steps = sorted({e.step for e in episodes})
-    if len(steps) < 2:
+    steps = validated_steps(run.metrics)
+    if not steps:
         return None
+    episodes = [e for e in run.entries if e.phase == "validation" and e.step in steps]
     judged = [e for e in episodes if e.failure is None]
     by_success = bool(judged) and all(e.is_success is not None for e in judged)
     figures = ["accuracy"] if by_success else ["reward"]

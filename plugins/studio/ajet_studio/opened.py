@@ -22,7 +22,7 @@ from ajet.reports.credit import RunCredit, run_credit
 from ajet.reports.folder import Entry, RecordedRun, episode_of
 from ajet.reports.recording import record
 from ajet.reports.token_text import TokenText
-from ajet.reports.verdict import RunVerdict, verdict_of
+from ajet.reports.verdict import RunVerdict, validated_steps, verdict_of
 from ajet.reports.view import View
 from ajet.rollout.batch_record import batch_file, trained_advantages
 from ajet.rollout.recorder import JOURNAL, METRICS
@@ -187,16 +187,16 @@ class OpenRun:
         do not say it. The index must be complete."""
 
         def read(path: Path) -> RunVerdict | None:
-            with self.index.reading() as db:
-                rows = db.execute(
-                    "SELECT * FROM episodes WHERE phase = 'validation' AND (reward IS NOT NULL OR failure IS NOT NULL) AND step IN "
-                    "(SELECT min(step) FROM episodes WHERE phase = 'validation' UNION "
-                    "SELECT max(step) FROM episodes WHERE phase = 'validation')"
-                ).fetchall()
             lines = [
                 {k: v for k, v in line.items() if k == "type" or is_number(v)}
                 for line in self.metrics().lines
             ]
+            with self.index.reading() as db:
+                rows = db.execute(
+                    "SELECT * FROM episodes WHERE phase = 'validation' AND (reward IS NOT NULL OR failure IS NOT NULL) AND step IN "
+                    "(SELECT value FROM json_each(?))",
+                    (json.dumps(validated_steps(lines)),),
+                ).fetchall()
             try:
                 return verdict_of(RecordedRun(self.dir, self.job()[0], [_entry(row) for row in rows], lines))
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):

@@ -211,8 +211,11 @@ def test_a_verdict_compares_validations_and_says_what_is_next(own: runs.Studio, 
         for step in (0, 4, 8)
         for n in range(8)
     ]
+    # One that has not come to its end.
+    lines.append(runs.line("validation@9.0/t0/0", phase="validation", step=9, task="t0", is_success=False))
     runs.append(folder / "a", *lines)
     metrics = [{"type": "train", "step": n, "reward": 0.5} for n in range(1, 9)]
+    metrics += [{"type": "validation", "step": n, "reward": n / 8} for n in (0, 4, 8)]
     (folder / "a" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
     found = own.get("run", run="a")["verdict"]
     assert found["outcome"] == "learned"
