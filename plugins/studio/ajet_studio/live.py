@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from ajet.rollout.recorder import JOURNAL, METRICS
 from ajet.runs.run_dir import RUNNING
+from ajet.runs.run_state import state_of
 from ajet_studio.opened import JOB, OpenRun
 
 POLL = 0.5
@@ -18,10 +19,11 @@ HEARTBEAT = 15.0
 
 
 def state(run: OpenRun) -> str:
-    """Sizes and times of the files that a run writes, and how much of them the index covers, as a short text. Answers
-    that the page shows contain it, so that the page is told of what changes after them, however late it listens."""
+    """Sizes and times of the files that a run writes, how much of them the index covers, and whether the run goes on, as a short
+    text. Answers that the page shows contain it, so that the page is told of what changes after them, however late it listens."""
     run.index.update()
-    parts = [f"{run.index.progress():.6f}"]
+    # A process that is killed changes no file.
+    parts = [f"{run.index.progress():.6f}", state_of(run.dir, 0, 0).name]
     for name in (JOURNAL, METRICS, RUNNING, JOB):
         try:
             stat = (run.dir / name).stat()

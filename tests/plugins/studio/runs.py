@@ -17,6 +17,7 @@ import openai
 
 import ajet
 from ajet.capture.gateway.listening import listen
+from ajet.runs.run_dir import RUNNING
 from ajet_studio.library import Library
 from ajet_studio.serving import StudioServer
 from tests.patience import PATIENCE
@@ -156,6 +157,11 @@ def line(id: str, **values: Any) -> str:
         **values,
     }  # fmt: skip
     return json.dumps(found, ensure_ascii=False) + "\n"
+
+
+def goes_on(run_dir: Path, pid: int) -> None:
+    """Name the process that runs in a folder."""
+    (run_dir / RUNNING).write_text(json.dumps({"pid": pid, "host": socket.gethostname()}))
 
 
 def append(run_dir: Path, *lines: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,32 @@ def test_the_page_is_told_of_what_happened_between_its_answer_and_the_moment_it_
     for answer in answers:
         with own.client.stream("GET", "/api/live", params={"run": "a", "seen": answer["seen"]}) as told:
             assert next(events(told)) == {"episodes": 2, "steps": 0}
+
+
+@pytest.mark.whole
+def test_the_page_is_told_that_the_process_of_a_run_was_killed(own: runs.Studio, folder: Path) -> None:
+    run = folder / "a"
+    runs.append(run, runs.line("1.0/t/0"))
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        runs.goes_on(run, process.pid)
+        answer = own.get("run", run="a")
+        assert answer["state"] == "live"
+        with own.client.stream("GET", "/api/live", params={"run": "a", "seen": answer["seen"]}) as told:
+            process.kill()
+            process.wait()
+            assert next(events(told)) == {"episodes": 1, "steps": 0}
+    assert own.get("run", run="a")["state"] == "failed"
+
+
+@pytest.mark.whole
+def test_one_stream_tells_of_several_runs(own: runs.Studio, folder: Path) -> None:
+    for name in ("a", "b"):
+        runs.append(folder / name, runs.line("1.0/t/0"))
+    asked = [("run", "a"), ("run", "b")]
+    asked += [("seen", own.get("run", run=name)["seen"]) for name in ("a", "b")]
+    with own.client.stream("GET", "/api/live", params=httpx.QueryParams(asked)) as told:
+        runs.append(folder / "b", runs.line("1.0/t/1"))
+        assert next(events(told)) == {"episodes": 3, "steps": 0}
 
 
 def test_the_server_ends_while_pages_listen(folder: Path) -> None:
