@@ -839,7 +839,9 @@ def test_steps_and_groups_grow_too(watcher: browser.Reader, folder: Path) -> Non
     runs.append(run, runs.line("1.1/u/0"))
     watcher.page.get_by_role("link", name=re.compile(r"^u\b")).wait_for()
     watcher.open(address("/group", run="live", phase="train", step=1, task="u"))
-    runs.append(run, runs.line("1.1/u/1", member=1))
+    runs.append(run, runs.line("1.1/u/2", member=2))
+    watcher.page.get_by_role("link", name="Member 2").wait_for()
+    runs.append(run, runs.line("1.1/u/1", member=1))  # it took longer
     watcher.page.get_by_role("link", name="Member 1").wait_for()
 
 

@@ -31,12 +31,12 @@ export async function groupView(page) {
 	const shown = group.rows.slice(from, from + most);
 	const cards = h("div.cards", { "data-list": true }, shown.map((row) => card(page, run, row)));
 	cards.list = { move: (by) => moveAmong(cards.querySelectorAll("h3 a"), by) };
-	let known = group.rows.length;
+	const known = new Set(group.rows.map(({ id }) => id));
 	page.follow({ run, seen: group.seen }, async () => {
 		const now = await page.get("group", { run, ...of });
-		const fresh = now.rows.slice(known, from + most);
-		known = now.rows.length;
-		cards.append(...fresh.map((row) => card(page, run, row)));
+		const fresh = now.rows.filter(({ id }) => !known.has(id));
+		for (const { id } of fresh) known.add(id);
+		cards.append(...fresh.slice(0, Math.max(0, from + most - known.size + fresh.length)).map((row) => card(page, run, row)));
 	});
 	const near = (key) => key && groupAddress(run, key);
 	const list = [["episodes", "Episodes", groupAddress(run, of)], ["tree", "Tree", address("/group", { run, ...of, tab: "tree" })]];
