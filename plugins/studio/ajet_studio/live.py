@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 from ajet.rollout.recorder import JOURNAL, METRICS
@@ -33,22 +33,30 @@ def state(run: OpenRun) -> str:
     return ".".join(parts)
 
 
-async def changes(run: OpenRun, seen: str, ending: asyncio.Event) -> AsyncIterator[str]:
-    """An event ``changed`` with the number of episodes and steps whenever `state` is another one than was ``seen``, until
-    ``ending`` is set."""
+async def changes(runs: Sequence[OpenRun], seen: list[str], ending: asyncio.Event) -> AsyncIterator[str]:
+    """An event ``changed`` with the number of episodes and steps whenever the `state` of one of the runs is another one than was
+    ``seen``, until ``ending`` is set."""
     quiet = 0.0
     yield ": listening\n\n"
     while not ending.is_set():
         with suppress(TimeoutError):
             await asyncio.wait_for(ending.wait(), POLL)
         quiet += POLL
-        if quiet >= LEAST and seen != (seen := await asyncio.to_thread(state, run)):
-            yield f"event: changed\ndata: {json.dumps(await asyncio.to_thread(_counts, run))}\n\n"
+        if quiet >= LEAST and seen != (seen := await asyncio.to_thread(states, runs)):
+            yield f"event: changed\ndata: {json.dumps(await asyncio.to_thread(_counts, runs))}\n\n"
             quiet = 0.0
         elif quiet >= HEARTBEAT:
             yield ": still here\n\n"
             quiet = 0.0
 
 
-def _counts(run: OpenRun) -> dict[str, int]:
-    return {"episodes": run.index.count(), "steps": len(run.metrics().of("train"))}
+def states(runs: Sequence[OpenRun]) -> list[str]:
+    """The `state` of each run."""
+    return [state(run) for run in runs]
+
+
+def _counts(runs: Sequence[OpenRun]) -> dict[str, int]:
+    return {
+        "episodes": sum(run.index.count() for run in runs),
+        "steps": sum(len(run.metrics().of("train")) for run in runs),
+    }

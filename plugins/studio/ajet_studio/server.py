@@ -172,13 +172,14 @@ def _answer(view: Callable[[Request], dict[str, Any] | Response], request: Reque
 
 def _live(library: Library, ending: asyncio.Event) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
+        query = request.query_params
         try:
-            run = await run_in_threadpool(library.run, request.query_params.get("run", "."))
+            runs = [await run_in_threadpool(library.run, run) for run in query.getlist("run") or ["."]]
             # Also without `seen` it is taken before the answer begins: what grows from now on is an event.
-            seen = request.query_params.get("seen", "") or await run_in_threadpool(live.state, run)
+            seen = query.getlist("seen") or await run_in_threadpool(live.states, runs)
         except RefusedView as refused:
             return error(refused.status, str(refused))
-        return StreamingResponse(live.changes(run, seen, ending), media_type="text/event-stream")
+        return StreamingResponse(live.changes(runs, seen, ending), media_type="text/event-stream")
 
     return endpoint
 

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -843,6 +844,37 @@ def test_steps_and_groups_grow_too(watcher: browser.Reader, folder: Path) -> Non
     watcher.page.get_by_role("link", name="Member 2").wait_for()
     runs.append(run, runs.line("1.1/u/1", member=1))  # it took longer
     watcher.page.get_by_role("link", name="Member 1").wait_for()
+    assert watcher.page.locator("h3 a").all_inner_texts() == ["Member 0", "Member 2", "Member 1"]
+
+
+@pytest.mark.whole
+def test_a_comparison_follows_as_many_runs_as_it_shows(watcher: browser.Reader, folder: Path) -> None:
+    names = [f"r{n}" for n in range(6)]  # as many as a browser has connections
+    for name in names:
+        runs.append(folder / name, runs.line("1.0/t/0"))
+        _metrics(folder / name, 1, 0.25)
+        runs.goes_on(folder / name, os.getpid())
+    watcher.open(address("/compare", *(("run", name) for name in names)))
+    watcher.page.get_by_text("● live").wait_for()
+    _metrics(folder / "r0", 2, 0.75)
+    watcher.sees("last: A 0.75")
+    watcher.page.get_by_role("row", name="reward 0.75 0.25 (−0.500)").wait_for()
+
+
+@pytest.mark.whole
+def test_pages_out_of_sight_leave_the_connections_to_others(
+    chromium: Any, own: runs.Studio, folder: Path
+) -> None:
+    runs.append(folder / "a", runs.line("1.0/t/0"))
+    with chromium.new_context() as context, ExitStack() as open_pages:
+        # In this browser, pages of several tabs are all in sight.
+        hide = "Object.defineProperty(document, 'hidden', { get: () => !location.search.includes('tab') })"
+        context.add_init_script(hide)
+        for path in [*["/run?run=a"] * 6, "/run?run=a&tab=steps"]:
+            reader = open_pages.enter_context(browser.Reader(context.new_page()).at(own))
+            reader.load(path)
+            reader.page.wait_for_timeout(200)
+        reader.sees("reward")
 
 
 def _metrics(run: Path, step: int, reward: float) -> None:

@@ -38,13 +38,24 @@ export async function download(name, parameters, otherwise) {
 	setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-/** Call `changed` whenever a run has grown after an answer, and `connected` with whether the server is there. */
-export function follow({ run, seen }, { changed, connected }, signal) {
-	const source = new EventSource(address("/api/live", { run, seen }));
-	source.addEventListener("open", () => connected(true));
-	source.addEventListener("error", () => connected(false));
-	source.addEventListener("changed", (event) => changed(JSON.parse(event.data)));
-	signal.addEventListener("abort", () => source.close());
+/**
+ * Call `changed` whenever one of some runs has grown after its answer, and `connected` with whether the server is there. A browser has
+ * six connections to a host: all runs share one, and a page that is out of sight gives it back.
+ */
+export function follow(runs, { changed, connected }, signal) {
+	const url = address("/api/live", { run: runs.map(({ run }) => run), seen: runs.map(({ seen }) => seen) });
+	let source = null;
+	const turn = () => {
+		source?.close();
+		if (document.hidden || signal.aborted) return;
+		source = new EventSource(url);
+		source.addEventListener("open", () => connected(true));
+		source.addEventListener("error", () => connected(false));
+		source.addEventListener("changed", changed);
+	};
+	document.addEventListener("visibilitychange", turn, { signal });
+	signal.addEventListener("abort", turn);
+	turn();
 }
 
 async function sent(url, options) {

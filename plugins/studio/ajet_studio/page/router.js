@@ -71,8 +71,8 @@ export class Page {
 		history.replaceState(history.state, "", text ? `${this.path}?${text}` : this.path);
 	}
 
-	/** Call a function, at most one at a time, whenever a run has grown after the answer `run`. */
-	follow(run, action) {
+	/** Call a function, at most one at a time, whenever one of some runs has grown after the answers `runs`. */
+	follow(runs, action) {
 		let busy = false;
 		let again = false;
 		const act = async () => {
@@ -91,8 +91,8 @@ export class Page {
 			} while (again && !this.signal.aborted);
 			busy = false;
 		};
-		const connected = (is) => showLive(is && run.state !== "live" ? null : is);
-		follow(run, { changed: act, connected }, this.signal);
+		const connected = (is) => showLive(is && runs.every(({ state }) => state !== "live") ? null : is);
+		follow(runs, { changed: act, connected }, this.signal);
 	}
 }
 

@@ -2,7 +2,7 @@
 
 import { letter, MOST_SERIES } from "../chart.js";
 import { curves } from "../curves.js";
-import { data, h } from "../dom.js";
+import { data, fill, h } from "../dom.js";
 import { number, score, signed } from "../format.js";
 import { runAddress } from "../places.js";
 import { Rows } from "../rows.js";
@@ -52,12 +52,20 @@ export async function compareView(page) {
 	const table = new Table(page, { label: "Settings", rows, columns: columns({ label: "Setting" }), empty: "These runs have the same settings." });
 	const last = new Table(page, { label: "Last metrics", rows: figures, columns: columns({ label: "Metric", column: { figure: true } }) });
 	arrange();
-	for (const run of runs) if (run.state === "live") page.follow(run, () => drawn.refresh());
+	const head = h("div", summary(runs, names));
+	const running = runs.filter((run) => run.state === "live");
+	const again = async () => {
+		for (const now of await Promise.all(running.map(({ run }) => page.get("run", { run })))) runs[runs.findIndex(({ run }) => run === now.run)] = now;
+		fill(head, summary(runs, names));
+		arrange();
+		await drawn.refresh();
+	};
+	if (running.length) page.follow(running, again);
 	await drawn.start();
 	return h(
 		"div",
 		h("h1", `Comparison of ${runs.length} runs`),
-		summary(runs, names),
+		head,
 		h("h2", "Settings that differ"),
 		table.element,
 		h("div.bar", h("label", all, "also those that are the same")),

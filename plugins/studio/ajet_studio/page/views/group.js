@@ -32,7 +32,7 @@ export async function groupView(page) {
 	const cards = h("div.cards", { "data-list": true }, shown.map((row) => card(page, run, row)));
 	cards.list = { move: (by) => moveAmong(cards.querySelectorAll("h3 a"), by) };
 	const known = new Set(group.rows.map(({ id }) => id));
-	page.follow({ run, seen: group.seen }, async () => {
+	page.follow([{ run, seen: group.seen }], async () => {
 		const now = await page.get("group", { run, ...of });
 		const fresh = now.rows.filter(({ id }) => !known.has(id));
 		for (const { id } of fresh) known.add(id);

@@ -33,7 +33,7 @@ export async function runView(page) {
 	const chosen = names.includes(page.query.get("tab")) ? page.query.get("tab") : names[0];
 	const head = header(run);
 	const tab = await TABS[chosen](page, run);
-	page.follow(run, async () => {
+	page.follow([run], async () => {
 		const now = await page.get("run", { run: id });
 		head.show(now);
 		await tab.refresh?.(now);

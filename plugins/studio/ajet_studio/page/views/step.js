@@ -42,7 +42,7 @@ export async function stepView(page) {
 	const metrics = h("div");
 	const show = (row) => metrics.replaceChildren(facts(row ?? {}, about.metrics));
 	show(found.row);
-	page.follow(about, async () => {
+	page.follow([about], async () => {
 		rows.set(groupsOf(await episodesOf(page, run, phase, step)));
 		show((await near(page, run, phase, step)).row);
 	});
