@@ -45,11 +45,13 @@ class Folder:
                 self.faults.append(f"metrics.jsonl: it has {count} lines of step {step}")
         self.validations = [line for line in lines if line["type"] != "train"]
         saved = {int(p.name[5:]): p for p in path.glob("checkpoints/step_*") if (p / "ajet.json").is_file()}
+        self.last = max(line["step"] for line in lines)
+        """The last step of which there are metrics."""
         self.final = max(saved, default=max(self.metrics))
         """The last step that the newest weights contain."""
         for step, checkpoint in sorted(saved.items()):
             self._checkpoint(step, checkpoint)
-        self._ending()
+        self.has_finished = self._has_finished()
         self.since = max(self.resumed_from, default=0)
         """The step from which the settings hold: those of a run that is resumed may differ from what they were before."""
         self.is_loop = self.setting("task.reader.type") != OWN_LOOP
@@ -133,10 +135,10 @@ class Folder:
     def _of_validation(self, step: int) -> list[dict[str, Any]]:
         return [line for line in self.validations if line["step"] == step and line["type"] == "validation"]
 
-    def _ending(self) -> None:
-        """Compare how the run says that it ended with its steps."""
+    def _has_finished(self) -> bool:
+        """Whether the run says that it has finished; compared with its steps."""
         if not (self.path / "ended.json").is_file():
-            return
+            return False
         try:
             name = json.loads(self.read("ended.json"))["name"]
         except (ValueError, LookupError, TypeError):
@@ -148,6 +150,7 @@ class Folder:
             self.faults.append(
                 f"ended.json says that the run has finished, but its last step, {last}, has no checkpoint"
             )
+        return bool(name == "finished")
 
     def _metrics(self) -> tuple[list[dict[str, Any]], set[int]]:
         """The lines that count, and the steps from which the run was done again."""

@@ -136,8 +136,11 @@ class Audit:
             wrong = _Told(self.faults, f"{kind} at step {step}")
             if len(told) == 1:
                 counts.wrong_metrics(told[0], figures.get((kind, step), ()), wrong)
-        for kind, step in figures.keys() - lines.keys():
-            self.faults.append(f"{kind} at step {step}: metrics.jsonl has no line of it")
+        for kind, step in sorted(figures.keys() - lines.keys()):
+            if step >= self.folder.last and not self.folder.has_finished:
+                self.notes.append(f"{kind} at step {step}, which did not come to its end")
+            else:
+                self.faults.append(f"{kind} at step {step}: metrics.jsonl has no line of it")
 
     def _outside(self, entry: JournalEntry) -> str:
         """Why the weights cannot have learned from an episode."""

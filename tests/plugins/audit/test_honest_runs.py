@@ -7,7 +7,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ import ajet
 from ajet.cli import run_program
 from ajet.learning import algorithms as a
 from ajet.learning.filters import DiscardedAttempts, OverLong, Repetition, UnusedBranches
+from ajet.learning.rollouts import plan_validation
+from ajet.rollout.recorder import RunRecorder
 from ajet.types import Task
-from tests.plugins.audit.conftest import CLIENT, TOOL, Runs, ask, audited, everything, judged
+from tests.plugins.audit.conftest import CLIENT, TASKS, TOOL, Runs, ask, audited, everything, judged
 from tests.plugins.audit.test_audit import good, once, summed_up, titled
 from tests.plugins.audit.test_believes_nothing import FAILING, TWO, equal_for_some, resumed, shaky
 from tests.plugins.audit.test_call_credit import by_call
@@ -188,6 +190,26 @@ def test_nothing_is_unexplained_in_an_honest_run(runs: Runs, name: str, tmp_path
     folder = RUNS[name](runs)
     (folder / "tokenizer").rename(tmp_path / "elsewhere")  # test_audit.py compares the prompts
     good(audited(folder))
+
+
+def test_a_validation_is_cut_off_only_where_the_run_has_ended(runs: Runs) -> None:
+    folder = runs.run(once)
+    plans = plan_validation(TASKS[:3], 2, "validation", limit=None, repeats=1, seed=0)
+    with closing(RunRecorder(folder)) as recorder:
+        record = partial(recorder.episode, phase="validation", step=2)
+        asyncio.run(runs.bench.rollout(once, judged).run(plans[:1], record))
+    (folder / "ended.json").write_text('{"name": "interrupted", "why": ""}')
+    found = audited(folder)
+    assert found.faults == [] and found.excluded["validation"] > 0
+    assert found.notes == ["validation at step 2, which did not come to its end"]
+    (folder / "ended.json").write_text('{"name": "finished", "why": ""}')
+    assert audited(folder).faults == ["validation at step 2: metrics.jsonl has no line of it"]
+    (folder / "ended.json").unlink()
+    journal = folder / "episodes.jsonl"
+    *lines, last = map(json.loads, journal.read_text().splitlines())
+    last |= {"id": "validation@1/t0", "step": 1}
+    journal.write_text("".join(json.dumps(line) + "\n" for line in (*lines, last)))
+    assert audited(folder).faults == ["validation at step 1: metrics.jsonl has no line of it"]
 
 
 def test_answers_that_no_client_got_are_counted_where_they_are_lost(runs: Runs) -> None:
