@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,23 @@ def test_a_run_whose_process_is_gone_has_failed(tmp_path: Path) -> None:
     )
     (tmp_path / "running.json").write_text("{")
     assert state_of(tmp_path, 5, 100).name == "failed"
+
+
+def test_a_process_that_has_the_id_of_a_killed_one_is_not_its_run(tmp_path: Path) -> None:
+    with held(tmp_path, print):
+        noted = json.loads((tmp_path / "running.json").read_text())
+        assert state_of(tmp_path, 5, 100).name == "live"
+    (tmp_path / "running.json").write_text(json.dumps({**noted, "begun": "1"}))
+    assert state_of(tmp_path, 5, 100).name == "failed"
+
+
+def test_a_process_that_nobody_has_waited_for_is_gone(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.read()  # it has ended, or is about to
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        (tmp_path / "running.json").write_text(json.dumps({"pid": child.pid, "host": socket.gethostname()}))
+        assert state_of(tmp_path, 5, 100).name == "failed"
 
 
 def test_a_run_on_another_machine_is_live_while_it_writes(tmp_path: Path) -> None:

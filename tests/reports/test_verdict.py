@@ -30,7 +30,9 @@ def run(
     lines = [
         {"type": "train", "step": n + 1, "reward": reward, **metrics} for n, reward in enumerate(rewards)
     ]
-    lines += [{"type": "validation", "step": step} for step, episodes in ((0, before), (9, after)) if episodes]
+    lines += [
+        {"type": "validation", "step": step} for step, episodes in ((0, before), (9, after)) if episodes
+    ]
     return RecordedRun(Path(), {}, entries, lines)
 
 

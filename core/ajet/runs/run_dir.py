@@ -26,6 +26,7 @@ from ajet.rollout.checkpoints import CHECKPOINT_STATE
 from ajet.types import AjetError, ConfigError, Task
 from ajet.utils.files import write_whole, writing
 from ajet.utils.keys import leaves
+from ajet.utils.process_group import process_begun
 
 TOKENIZER = "tokenizer"
 """The folder in a run folder that holds the model's tokenizer."""
@@ -167,6 +168,7 @@ def held(run_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
         with writing(run_dir / RUNNING):
             who = {
                 "pid": os.getpid(),
+                "begun": process_begun(os.getpid()),
                 "host": socket.gethostname(),
                 "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             }

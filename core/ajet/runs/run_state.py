@@ -15,6 +15,7 @@ from ajet.rollout.recorder import JOURNAL, METRICS
 from ajet.runs.run_dir import RUNNING
 from ajet.types import AjetError
 from ajet.utils.files import plain, write_whole
+from ajet.utils.process_group import process_begun
 
 ENDED = "ended.json"
 """How a run that trains has ended, since it was last started."""
@@ -55,12 +56,12 @@ def state_of(run_dir: Path, steps: int, wanted: int) -> RunState:
     """The state of a run that has done ``steps`` of ``wanted`` (0 if it trains nothing)."""
     try:
         who = json.loads(plain(run_dir / RUNNING).read_text())
-        pid, host = int(who["pid"]), who["host"]
+        pid, host, since = int(who["pid"]), who["host"], str(who.get("begun", ""))
     except FileNotFoundError:
         return _ended(run_dir) or RunState("finished" if steps >= wanted else "interrupted")
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return RunState("failed")
-    runs = _exists(pid) if host == socket.gethostname() else time.time() - _changed(run_dir) < _QUIET
+    runs = _goes_on(pid, since) if host == socket.gethostname() else time.time() - _changed(run_dir) < _QUIET
     return RunState("live") if runs else RunState("failed", f"process {pid} on {host} was killed or crashed")
 
 
@@ -79,11 +80,12 @@ def _changed(run_dir: Path) -> float:
     return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
 
-def _exists(pid: int) -> bool:
+def _goes_on(pid: int, since: str) -> bool:
+    """Whether a process that began at a time still runs; ``since`` is empty where earlier releases did not note it."""
+    if now := process_begun(pid):
+        return since in ("", now)
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # of another user
-        return True
-    return True
+    except OSError as error:
+        return isinstance(error, PermissionError)  # of another user, whose processes the system hides
+    return False

@@ -29,7 +29,7 @@ from ajet.job.config import Layers
 from ajet.job.parts import build_service
 from ajet.types import AjetError, ConfigError
 from ajet.utils.asyncrun import interrupt_main_thread
-from ajet.utils.process_group import signal_group
+from ajet.utils.process_group import process_begun, signal_group
 from ajet.utils.terminal import tell
 
 LOOK = 0.2
@@ -119,7 +119,7 @@ class _Used:
             code = exit_code(self._process)
             return None if code is None else f"ended with {_exit(code)}"
         if self._started is not None:
-            return None if _begun(self._started["pid"]) == self._started["begun"] else "ended"
+            return None if process_begun(self._started["pid"]) == self._started["begun"] else "ended"
         self._gone = 0 if self._healthy() else self._gone + 1
         return f"is gone from {self.service.address}" if self._gone >= _GONE_AFTER else None
 
@@ -197,7 +197,7 @@ class _Used:
                     f"services.{self.name}.command", f"cannot be started in {service.workdir}: {reason}."
                 ) from None
         pid = self._process.pid
-        self._started = {"pid": pid, "begun": _begun(pid), "command": shlex.join(argv)}
+        self._started = {"pid": pid, "begun": process_begun(pid), "command": shlex.join(argv)}
         self._users.write_text(json.dumps(self._started))
         self.say(f"service {self.name}: starting {shlex.join(argv)} (process {pid}, log {self.log})")
         try:
@@ -228,7 +228,7 @@ class _Used:
         """End the process group that was started: terminate it, then kill what is left."""
         assert self._started is not None
         pid, begun = self._started["pid"], self._started["begun"]
-        if self._process is None and _begun(pid) != begun:
+        if self._process is None and process_begun(pid) != begun:
             return  # it has ended, and its id may be another process's
         deadline = time.monotonic() + self.service.stop_timeout
         try:
@@ -242,13 +242,13 @@ class _Used:
         self.say(f"service {self.name}: stopped")
 
     def _lives(self, pid: int, begun: str) -> bool:
-        return self._process.poll() is None if self._process is not None else _begun(pid) == begun
+        return self._process.poll() is None if self._process is not None else process_begun(pid) == begun
 
     def _recorded(self) -> Mapping[str, Any] | None:
         """The process that a job started, if it is still running."""
         try:
             process: Mapping[str, Any] = json.loads(self._users.read_text())
-            return process if _begun(process["pid"]) == process["begun"] else None
+            return process if process_begun(process["pid"]) == process["begun"] else None
         except (OSError, ValueError, LookupError):
             return None
 
@@ -371,19 +371,6 @@ def _lock(file: Any, *, exclusive: bool) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _begun(pid: int) -> str:
-    """The start time of a running process, as text that distinguishes it from a later process with the same id;
-    empty if there is none."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if state in "ZX" else fields[18]
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return ""
-    asked = ["ps", "-o", "lstart=", "-p", str(pid)]
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _exit(code: int) -> str:
