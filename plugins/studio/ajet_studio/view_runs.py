@@ -90,9 +90,12 @@ def _digest(metrics: Metrics) -> dict[str, Any]:
     """What a row says of the metrics."""
     train = next(filter(None, map(metrics.of, ("train", "debug", "online"))), [])
     rewards = [line["reward"] for line in train if is_number(line.get("reward"))]
-    validations = [line for line in metrics.of("validation") if _figure(line) is not None]
-    before = _figure(validations[0]) if validations and validations[0]["step"] == 0 else None
-    after = _figure(validations[-1]) if validations and validations[-1]["step"] > 0 else None
+    validations = metrics.of("validation")
+    # The accuracy, or the reward if no verdict says success: the same of all.
+    figure = "accuracy" if any("accuracy" in line for line in validations) else "reward"
+    known = [(line["step"], line[figure]) for line in validations if is_number(line.get(figure))]
+    before = known[0][1] if known and known[0][0] == 0 else None
+    after = known[-1][1] if known and known[-1][0] > 0 else None
     return {
         "steps": int(train[-1]["step"]) if train else 0,
         "episodes": sum(_whole(line.get("episodes")) for line in metrics.lines),
@@ -306,12 +309,6 @@ def _log_files(run_dir: Path) -> Mapping[str, Path]:
         for path in inside
         if (path.suffix in _LOGS or path.name in _RECORDS) and path.is_file() and not path.is_symlink()
     }
-
-
-def _figure(line: Mapping[str, Any]) -> float | None:
-    """The accuracy of a validation, or its reward if no verdict says success."""
-    value = line.get("accuracy", line.get("reward"))
-    return value if is_number(value) else None
 
 
 def _real(value: Any) -> float | None:
