@@ -47,6 +47,12 @@ def emptied(checkpoint: Path) -> None:
     checkpoint.mkdir()
 
 
+def piped(file: Path) -> None:
+    """Of a folder that a stranger has made: to read a pipe has no end."""
+    file.unlink()
+    os.mkfifo(file)
+
+
 DAMAGES = {
     "weights cut off": (truncate("model.safetensors"), "model.safetensors has 100 bytes instead of 5000"),
     "adapter cut off": (truncate("adapters/a.safetensors"), "a.safetensors has 100 bytes instead of 5000"),
@@ -62,6 +68,8 @@ DAMAGES = {
         "model.safetensors has 5000 bytes instead of None",
     ),
     "no step": (lambda c: (c / "ajet.json").write_text('{"step": 1e999}'), "ajet.json cannot be read"),
+    "a pipe in the place of a file": (lambda c: piped(c / "files.json"), "is not a plain file"),
+    "a pipe in the place of its step": (lambda c: piped(c / "ajet.json"), "is not a plain file"),
     "empty folder": (emptied, "it has no files.json"),
 }
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ajet.interfaces.backbone import CheckpointDamaged
 from ajet.types import AjetError, Metrics
-from ajet.utils.files import replace, write_whole, writing
+from ajet.utils.files import plain, replace, write_whole, writing
 
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_STATE = "ajet.json"
@@ -54,11 +54,11 @@ def is_validated(run_dir: Path) -> bool:
 def fault(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint, as far as file sizes show; None if it is complete."""
     try:
-        listed = json.loads((checkpoint / FILES).read_bytes())
+        listed = json.loads(plain(checkpoint / FILES).read_bytes())
         step = int(_state(checkpoint)["step"])
     except FileNotFoundError as error:
         return f"it has no {Path(error.filename).name}"
-    except (OSError, ValueError, LookupError, TypeError, OverflowError) as error:
+    except (AjetError, OSError, ValueError, LookupError, TypeError, OverflowError) as error:
         return f"its {FILES} or {CHECKPOINT_STATE} cannot be read ({error})"
     if not isinstance(listed, dict):
         return f"its {FILES} is not a JSON object"
@@ -194,7 +194,7 @@ def _set_aside(checkpoint: Path, why: str, say: Callable[[str], None]) -> None:
 
 
 def _state(checkpoint: Path) -> dict[str, float]:
-    state: dict[str, float] = json.loads((checkpoint / CHECKPOINT_STATE).read_bytes())
+    state: dict[str, float] = json.loads(plain(checkpoint / CHECKPOINT_STATE).read_bytes())
     return state
 
 
