@@ -359,6 +359,7 @@ def test_curves_have_axes_points_a_log_scale_and_time(watcher: browser.Reader, f
     watcher.page.get_by_label("Smoothing").fill("0.5")
     expect(watcher.page.locator("output")).to_have_text("0.50")
     expect(first.locator(".s0 .raw")).to_have_count(1)
+    expect(watcher.page.locator(".values").first).to_have_text("last: A 2 · B 0.5")
     watcher.page.get_by_label("Log scale").check()
     loss = watcher.page.get_by_role("slider", name="loss over the steps")
     expect(loss.locator("text.end")).to_have_text(["1", "10", "100", "1000"])

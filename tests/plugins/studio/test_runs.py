@@ -117,7 +117,11 @@ def test_a_row_has_what_tells_runs_of_a_sweep_apart(own: runs.Studio, folder: Pa
 def test_a_gain_is_that_of_one_figure(own: runs.Studio, folder: Path) -> None:
     """Where only some validations have a verdict of success, the rewards of the others are not compared with it."""
     (folder / "a").mkdir()
-    said = [(0, {"reward": 0.3}), (3, {"reward": 0.4, "accuracy": 0.5}), (6, {"reward": 0.2, "accuracy": 0.9})]
+    said = [
+        (0, {"reward": 0.3}),
+        (3, {"reward": 0.4, "accuracy": 0.5}),
+        (6, {"reward": 0.2, "accuracy": 0.9}),
+    ]
     lines = [{"type": "validation", "step": step, **figures} for step, figures in said]
     (folder / "a" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (row,) = own.get("runs")["runs"]

@@ -193,14 +193,14 @@ export class Chart {
 		}
 	}
 
-	/** Mark a place and write its values, or the last ones. */
+	/** Mark a place and write its values, or the last ones: as they were measured, also where the curve is smoothed. */
 	choose(place) {
 		this.chosen = place;
 		if (place === null || !this.cursor) {
 			if (this.cursor) fill(this.cursor);
-			setText(this.values, this.places?.length ? `last: ${this.told(({ smooth }) => smooth.at(-1)?.[1])}` : "");
+			setText(this.values, this.places?.length ? `last: ${this.told(({ points }) => points.at(-1)[1])}` : "");
 		} else {
-			const value = ({ smooth }) => smooth.find(([at]) => at === place)?.[1];
+			const value = ({ points }) => points.find(([at]) => at === place)?.[1];
 			const mark = (one) => Number.isFinite(this.y(value(one) ?? NaN)) && s("circle", { class: `s${one.place}`, cx: this.x(place), cy: this.y(value(one)), r: 3.5 });
 			const inside = place >= this.ends[0] && place <= this.ends[1];
 			fill(this.cursor, inside && [s("line", { x1: this.x(place), x2: this.x(place), y1: TOP, y2: FLOOR }), this.series.map(mark)]);
