@@ -183,8 +183,8 @@ class VerlEngine:
         self._expansion_is_known = False
         """Whether the servers were seen to expand images to the prompt's own tokens."""
         self._routed: dict[str, list[tuple[Int32, Int16]]] = {}
-        """Of each episode that goes on: the T tokens of each answered call that no later one continues, and the routed experts of all but
-        the last."""
+        """Of each episode that goes on: the T tokens of each answered call that no later one continues, and the routed experts of all
+        but the last."""
 
     @classmethod
     def of(cls, config: Any, servers: Servers) -> VerlEngine:
