@@ -15,6 +15,7 @@ import pytest
 from ajet.interfaces.backbone import Capabilities, RunResult
 from ajet.job.job import Backbone, Job
 from ajet.plugins import load_plugins
+from ajet.rollout.recorder import METRICS, live_lines
 from ajet.testing import backbones as checks
 from ajet.testing.backbones import BackboneSubject
 from tests.tiers import fast, thinned
@@ -45,6 +46,21 @@ def test_a_run_trains_the_probabilities_that_truncated_sampling_had(
     (exact, over_kept), (plain, over_all) = found
     assert exact < 1e-4 and plain < 1e-4
     assert over_kept > over_all + 0.01
+
+
+@pytest.mark.whole
+def test_a_resumed_run_samples_again_what_the_journal_has_no_kept_tokens_of(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    subject = BackboneSubject("local", str(tiny_model), tmp_path, SECTIONS["local"])
+    run = subject.run({"rollout.sampling.top_p": 0.6})
+    assert run.checkpoint
+    shutil.rmtree(run.checkpoint)  # as after a kill in the second step
+    subject.run(resume=run.run_dir)
+    assert (
+        max(line["logprob_diff_max"] for line in live_lines(run.run_dir / METRICS) if line["type"] == "train")
+        < 1e-4
+    )
 
 
 def metrics_of(run: RunResult) -> dict[str, float]:
@@ -102,8 +118,6 @@ class DrawsAtRandom(Faulty):
 
     def run(self, job: Job) -> RunResult:
         from dataclasses import replace
-
-        from ajet.rollout.recorder import METRICS
 
         result = super().run(replace(job))
         with (result.run_dir / METRICS).open("a") as file:

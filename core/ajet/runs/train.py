@@ -378,8 +378,9 @@ def _finished(
     """Finished training episodes, by id, that can be learned from when a run goes on with a step, whose weights have this version:
     those of the step that these weights sampled, and those that the run took over from its parent (``parent``), also of later steps,
     if they are as old as the job allows. Without forks and steered ones: those that run again may begin elsewhere. None in a
-    deterministic run, where batches must be the same again."""
-    if job.config.run.deterministic:
+    deterministic run, where batches must be the same again, nor if tokens are trained among those that were kept, which the
+    journal does not have."""
+    if job.config.run.deterministic or training_policy(job).report_kept:
         return {}
     config, finished = job.config, {}
 
