@@ -59,7 +59,8 @@ def show_small_updates(optimizer: torch.optim.Optimizer, weights: Iterable[torch
     Whatever converts the weights then rounds up, of those at the same place between two neighbours, as many as the place says: their
     mean follows each update (stochastic rounding: Croci et al., doi:10.1098/rsos.211631). As the dither is fixed,
     a weight that has not changed is rounded as before, a run gives the same bits again, and the noise does not grow with the steps.
-    The optimizer's state says whether the weights have it, so a checkpoint of both goes on exactly.
+    The optimizer's state says whether the weights have it, so a checkpoint of both goes on exactly. Weights without it are first
+    rounded to what was sampled with: those that begin another run have the dither of an earlier one, and two would move the policy.
     """
     weights = list(weights)
     dithers = [list(_dither(weight, seed)) for seed, weight in enumerate(weights)]
@@ -71,6 +72,9 @@ def show_small_updates(optimizer: torch.optim.Optimizer, weights: Iterable[torch
     def before(*_: Any) -> None:
         if optimizer.param_groups[0].get("dithered"):
             add(-1)
+            return
+        for weight in weights:
+            weight.data.copy_(weight.data.bfloat16())
 
     def after(*_: Any) -> None:
         add(1)

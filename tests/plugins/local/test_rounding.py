@@ -69,12 +69,14 @@ def test_the_optimizer_has_the_exact_weights() -> None:
     assert torch.equal(seen[0], exact)
 
 
-def test_the_first_step_moves_nothing_that_it_does_not_train() -> None:
-    weight, optimizer = learner()
+@pytest.mark.parametrize("runs", [1, 2, 3])
+def test_the_first_step_moves_nothing_that_it_does_not_train_also_in_runs_from_checkpoints(runs: int) -> None:
+    weight, _ = learner()
     before = weight.detach().clone()
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    assert torch.equal(shown(step(weight, optimizer)), before)
+    for _ in range(runs):
+        optimizer = torch.optim.AdamW([weight], lr=0.0)
+        show_small_updates(optimizer, [weight])
+        assert torch.equal(shown(step(weight, optimizer)), before)
 
 
 def test_a_resumed_optimizer_goes_on_with_the_same_bits_also_from_one_that_moved_nothing() -> None:
