@@ -250,7 +250,7 @@ class Generation:
     the prompt and the sampled ones, except the last, from which nothing was sampled. None if the engine does not say. It is
     used in the process that sampled, and is not written to the journal."""
     kept: Kept | None = None
-    """If `Sampling.report_kept` asks for them. Used and not written, as ``routed_experts``."""
+    """If `Sampling.report_kept` asks for them. Used and not written, as ``routed_experts``; the journal says that there were some."""
 
 
 @dataclass(frozen=True, slots=True)

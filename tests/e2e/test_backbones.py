@@ -49,8 +49,9 @@ def test_a_run_trains_the_probabilities_that_truncated_sampling_had(
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize("then", [0.6, 1.0])
 def test_a_resumed_run_samples_again_what_the_journal_has_no_kept_tokens_of(
-    tiny_model: Path, tmp_path: Path
+    tiny_model: Path, tmp_path: Path, then: float
 ) -> None:
     subject = BackboneSubject("local", str(tiny_model), tmp_path, SECTIONS["local"])
     run = subject.run({"rollout.sampling.top_p": 0.6})

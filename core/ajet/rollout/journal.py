@@ -232,6 +232,7 @@ def _tokens_to_json(call: Call) -> dict[str, Any]:
         **({"continues": True} if call.continues else {}),
         **({"side": True} if call.side else {}),
         **({"replayed": True, "place": call.place} if call.replayed else {}),
+        **({"truncated": True} if call.generation.kept else {}),  # its logprobs are over kept tokens
         "parent": call.parent,
         "cause": call.cause,
     }

@@ -378,16 +378,16 @@ def _finished(
     """Finished training episodes, by id, that can be learned from when a run goes on with a step, whose weights have this version:
     those of the step that these weights sampled, and those that the run took over from its parent (``parent``), also of later steps,
     if they are as old as the job allows. Without forks and steered ones: those that run again may begin elsewhere. None in a
-    deterministic run, where batches must be the same again, nor if tokens are trained among those that were kept, which the
-    journal does not have."""
-    if job.config.run.deterministic or training_policy(job).report_kept:
+    deterministic run, where batches must be the same again, nor any with truncated calls, whose kept tokens the journal lacks."""
+    if job.config.run.deterministic:
         return {}
     config, finished = job.config, {}
 
     def may_count(line: Mapping[str, Any]) -> bool:
         # With steering, it is not yet known how later steps begin.
         here = line["step"] == step or ("parent" in line and line["step"] > step and not steering)
-        return here and line["phase"] == "train" and line["failure"] is None and "fork" not in line
+        here = here and line["phase"] == "train" and line["failure"] is None and "fork" not in line
+        return here and not any("truncated" in call.get("tokens", ()) for call in line["calls"])
 
     lines = live(run_dir / JOURNAL, lambda place, line: line if may_count(line) else None)
     most = most_groups(config.train, config.rollout)
