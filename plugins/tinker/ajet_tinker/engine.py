@@ -72,6 +72,10 @@ class TinkerEngine:
         sampling = request.sampling
         if request.adapter is not None:
             raise ValueError(f"adapter {request.adapter!r}: this engine serves no adapters by name")
+        if sampling.min_p:
+            raise ValueError(
+                f"min_p {sampling.min_p:g}: Tinker samples without it; set top_p or top_k instead"
+            )
         limit = room_for(request, self.context_length, self._vocabulary)
         sampler, version, drawn = self._running(), self.version, 0
         ids, logprobs = np.zeros(0, np.int32), np.zeros(0, np.float32)

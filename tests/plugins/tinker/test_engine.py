@@ -125,6 +125,16 @@ def test_open_and_later_requests_of_a_closed_engine_fail(engine, service):
     running(engine, scenario)
 
 
+def test_min_p_which_tinker_does_not_have_is_refused(engine):
+    """Also where nothing is trained, as in `ajet eval`: `eval.sampling.min_p` had no effect there."""
+
+    async def scenario(engine):
+        with pytest.raises(ValueError, match=r"min_p 0.1: Tinker samples without it"):
+            await engine.generate(Subject(engine).request(min_p=0.1))
+
+    running(engine, scenario)
+
+
 def test_an_adapter_by_name_is_refused(engine):
     async def scenario(engine):
         request = Subject(engine).request()
