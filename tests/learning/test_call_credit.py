@@ -165,6 +165,14 @@ def test_a_call_gets_what_follows_it_discounted_against_the_group_at_the_same_pl
     assert found[1] == pytest.approx([-e for e in expected[:2]])
 
 
+def test_a_call_that_no_engine_answered_is_no_step_of_the_discount_whether_it_has_a_reward_or_not() -> None:
+    """The group's other episode has returns of 0."""
+    for frozen in (0.0, 0.25):
+        group = [Judged("a", 1.0, (0, 2), call_rewards={1: frozen, 3: 0.0}), Judged("b", 0.0, (0, 2))]
+        found = of_group(DrGRPO(), group, discount=0.5)
+        assert found[0] == pytest.approx([(frozen + 0.5 * 1.0) / 2, 1.0 / 2])
+
+
 def test_rewards_of_calls_without_a_discount_are_summed_from_the_call_on() -> None:
     group = [Judged("a", 0.0, (0, 1), call_rewards={0: 1.0}), Judged("b", 0.0, (0, 1), call_rewards={1: 1.0})]
     found = of_group(DrGRPO(), group)

@@ -123,16 +123,19 @@ def call_advantages(
 
 def returns(episode: JudgedEpisode, discount: float) -> Callable[[int, float], float]:
     """The return at each call of an episode, as a function of the call's place and the episode's reward, which is added to the
-    last call's: G_i = r_i + discount · G_{i+1}. After the last call it is the reward alone. Parallel calls may have been made
-    in another order than a fork's parent made them, and count in the parent's."""
+    last call's: G_i = r_i + discount · G_{i+1}. After the last call it is the reward alone. Rewards of calls that no engine answered
+    count with those of the engine's call before them. Parallel calls may have been made in another order than a fork's parent made
+    them, and count in the parent's."""
     totals: dict[int, tuple[float, float]] = {}
-    rewards, share = 0.0, 1.0
+    rewards, share, since = 0.0, 1.0, 0.0
     when = dict(zip(episode.calls, sorted(episode.calls), strict=True))
     numbers = {*episode.calls, *episode.call_rewards}
-    for back, number in enumerate(sorted(numbers, key=lambda n: when.get(n, n), reverse=True)):
-        factor = discount if back else 1.0
-        rewards, share = episode.call_rewards.get(number, 0.0) + factor * rewards, factor * share
-        totals[number] = rewards, share
+    for number in sorted(numbers, key=lambda n: when.get(n, n), reverse=True):
+        since += episode.call_rewards.get(number, 0.0)
+        if number in when:
+            factor = discount if totals else 1.0
+            rewards, share, since = since + factor * rewards, factor * share, 0.0
+            totals[number] = rewards, share
 
     def at(place: int, reward: float) -> float:
         rewards, share = totals[episode.calls[place]] if place < len(episode.calls) else (0.0, 1.0)

@@ -142,8 +142,10 @@ def _return(line: Mapping[str, Any], reward: float, place: int, discount: float)
     when = dict(zip(order, sorted(order), strict=True))
     numbers = sorted({*given, *order}, key=lambda n: when.get(n, n))
     after = numbers[numbers.index(order[place]) :]
-    whole = math.fsum(discount**i * given.get(number, 0.0) for i, number in enumerate(after))
-    return float(whole + discount ** (len(after) - 1) * reward)
+    # A call that no engine answered is not a step.
+    steps = [sum(n in when for n in after[1 : i + 1]) for i in range(len(after))]
+    whole = math.fsum(discount**i * given.get(number, 0.0) for i, number in zip(steps, after, strict=True))
+    return float(whole + discount ** steps[-1] * reward)
 
 
 def _differences(
