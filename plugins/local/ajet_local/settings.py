@@ -211,6 +211,11 @@ class LocalSettings(OnDevice, Backbone):
         description="Store only each layer's input and recompute the rest: less memory, more time. Default: only if the job does "
         "not fit otherwise.",
     )
+    fused: bool | None = Field(
+        None,
+        description="Compute the layers in training, except their attention, with fewer kernels, which torch compiles at the start. "
+        "Default: on cuda from 10 million parameters on, if logits and gradients stay the same.",
+    )
 
     def demand(self, sizes: ModelSizes, number: int, program: int = 0, *, apart: bool) -> Demand:
         """The job's demand before sizes are chosen; arguments as of `Demand.of`."""

@@ -21,6 +21,7 @@ from ajet.interfaces.backbone import Batch, CheckpointDamaged, Loss, Measures, M
 from ajet.interfaces.engine import Float32
 from ajet_local.critic import ValueHead
 from ajet_local.engine import LocalEngine
+from ajet_local.fused import fuse
 from ajet_local.memory import out_of_memory, return_freed
 from ajet_local.modeling import (
     UNREADABLE,
@@ -173,6 +174,13 @@ class LocalTrainer:
             names = adapters.names if trained is None else [n for n in adapters.names if n in trained]
             adapters.train(names)
             self._learners |= {name: learner(adapters.parameters(name)) for name in names}
+
+    def fuse(self) -> str:
+        """Compile the parts of the model's layers (`ajet_local.fused`). Returns why that is not possible, or ""."""
+        if isinstance(self.engine, LocalEngine) and self.engine.model is self.model:
+            return "the engine samples from the same model"
+        self._activate(next(iter(self._learners), None))
+        return fuse(self.model, self._computing)
 
     @property
     def version(self) -> int:

@@ -295,6 +295,7 @@ def _merge(out: torch.Tensor, sums: torch.Tensor, more_out: torch.Tensor, more_s
     torch.logaddexp(sums, more_sums, out=sums)
 
 
+@torch.compiler.disable  # `ajet_local.fused` compiles what is around it; flex_attention compiles itself
 def tree_attention(
     module: Any,
     query: torch.Tensor,

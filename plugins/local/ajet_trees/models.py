@@ -86,17 +86,17 @@ def difference(model: Any, layers: int, device: torch.device) -> str:
     It compares logits, and the gradients of the tokens' embeddings. How much rounding changes these depends on the model
     and its type, so errors are measured by those of a mask that ignores the forks. An exception is a difference, too.
     """
-    forked = TreeLayout(_forked())
-    ends = np.flatnonzero(forked.depths == forked.depths.max())
+    tree = TreeLayout(forked())
+    ends = np.flatnonzero(tree.depths == tree.depths.max())
     # int64[B, T]: the tokens of each row.
-    rows = np.array([np.flatnonzero(forked.mask.numpy()[end]) for end in ends])
-    ids = torch.arange(len(forked.parents), device=device) % 50
+    rows = np.array([np.flatnonzero(tree.mask.numpy()[end]) for end in ends])
+    ids = torch.arange(len(tree.parents), device=device) % 50
     leaves = torch.as_tensor(rows[:, -LEAF:].flatten(), device=device)
     try:
-        inputs = tree_inputs(ids, forked, leaves)
+        inputs = tree_inputs(ids, tree, leaves)
         right = _logits_and_gradients(model, inputs, np.arange(len(ids)))
-        if forked.uses != layers:
-            return f"{forked.uses} of its {layers} layers attend through the attention interface"
+        if tree.uses != layers:
+            return f"{tree.uses} of its {layers} layers attend through the attention interface"
         expected = _logits_and_gradients(model, {"input_ids": ids[rows], "logits_to_keep": LEAF}, rows)
         straight = TreeLayout(np.arange(-1, len(ids) - 1, dtype=np.int32))
         wrong = _logits_and_gradients(model, inputs | {"tree": straight}, np.arange(len(ids)))
@@ -114,7 +114,7 @@ TRUNK, BRANCH, LEAF = 70, 46, 24
 than a tree that is computed as one block."""
 
 
-def _forked() -> Int32:
+def forked() -> Int32:
     """The parents, int32[N], of a trunk with two branches of two leaves."""
     parents = np.arange(-1, TRUNK + 2 * (BRANCH + 2 * LEAF) - 1, dtype=np.int32)
     for branch in (TRUNK, TRUNK + BRANCH + 2 * LEAF):
