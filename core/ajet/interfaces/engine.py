@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
@@ -67,6 +67,11 @@ class Engine(Protocol):
 
 class SharedEngine(Engine, Protocol):
     """An engine that takes new weights while it runs. It may be on the device of their trainer."""
+
+    def begin(self) -> Callable[[], None]:
+        """Begin to start, beside the caller; `start` then waits for that. The result ends what no `start` waits for, without waiting;
+        later it does nothing."""
+        ...
 
     async def sleep(self) -> None:
         """Wait for the calls in progress, and give the device's memory to the trainer. Later calls wait for `load_weights`. An
@@ -164,12 +169,13 @@ class EnginePlugin(Plugin):
         dtype: str,
         cache: int,
         context: int,
+        requests: int | None = None,
         ranks: Mapping[str, int] = MappingProxyType({}),
     ) -> SharedEngine:
         """The engine for a model folder whose weights a trainer in this process changes, on the same device. It computes in
-        ``dtype`` (float32, bfloat16) and has ``cache`` bytes for keys and values, of contexts of ``context`` tokens. With
-        ``ranks``, it gets LoRA adapters of these names and ranks, and the model's own weights stay. Raises ConfigError if the
-        engine cannot do that."""
+        ``dtype`` (float32, bfloat16) and has ``cache`` bytes for keys and values, of contexts of ``context`` tokens. It is
+        fast up to about ``requests`` at once, None: unknown. With ``ranks``, it gets LoRA adapters of these names and ranks, and the
+        model's own weights stay. Raises ConfigError if the engine cannot do that."""
         raise ConfigError(
             f"the engine {self.name!r} does not sample from weights in training; local and vllm do."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -101,17 +102,20 @@ class Local(LocalSettings):
             truncated=config.rollout.sampling.exact,
             images=lambda: reads_images(_base(self.source(job.model, config.run.seed, job.progress))),
         )
-        apart = None
-        if name != self.name:
-            plugin = job.plugins.get(EnginePlugin, name, "backbone.local.engine")()
-            rollout = config.rollout
-            apart = Apart(plugin=plugin, episodes=rollout.concurrency, context=rollout.context_length)
-            if self.engine == "auto":
-                job.progress.say(
-                    f"sampling with {name}, which is faster on a GPU; backbone.local.engine=local samples in this process"
-                )
         own = replace(job, backbone=self)  # another backbone may run this one
-        return train_job(job, trainer_of(own, apart=apart))
+        with ExitStack() as ends:
+            apart = None
+            if name != self.name:
+                plugin = job.plugins.get(EnginePlugin, name, "backbone.local.engine")()
+                rollout = config.rollout
+                apart = Apart(
+                    plugin=plugin, episodes=rollout.concurrency, context=rollout.context_length, ends=ends
+                )
+                if self.engine == "auto":
+                    job.progress.say(
+                        f"sampling with {name}, which is faster on a GPU; backbone.local.engine=local samples in this process"
+                    )
+            return train_job(job, trainer_of(own, apart=apart))
 
     def _engine_name(
         self,
@@ -311,6 +315,7 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
         dtype: str,
         cache: int,
         context: int,
+        requests: int | None = None,
         ranks: Mapping[str, int] = MappingProxyType({}),
     ) -> SharedEngine:
         """See `EnginePlugin.build_shared`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from ajet_local.trainer import LocalTrainer
 from ajet_lora.adapters import Adapters, base_model
 
 if TYPE_CHECKING:
+    from ajet.interfaces.engine import SharedEngine
     from ajet.interfaces.progress import Progress
     from ajet.learning.settings import LoraSettings, TrainSettings
     from ajet_local.settings import LocalSettings
@@ -41,6 +43,8 @@ class Apart:
     """How many run at once at most."""
     context: int | None
     """Maximum tokens of each."""
+    ends: ExitStack
+    """Its end ends the engine if nothing else has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,8 @@ class Blueprint:
     def trainer(self) -> LocalTrainer:
         """The trainer with the engine that samples for it. Raises ConfigError if they do not fit into memory."""
         demand = self.demand()
+        # It starts while the model loads: what both need fits beside each other, as moments and gradients do not exist yet.
+        shared = self._shared_engine(self.apart, demand) if self.apart else None
         if self.deterministic:
             # cuBLAS is deterministic only with this setting.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -91,7 +97,9 @@ class Blueprint:
         trainer = LocalTrainer(
             model,
             tokenizer,
-            self._engine(model, tokenizer, adapters, demand),
+            SharedSampler(shared, model, self.compute, adapters)
+            if shared
+            else self._engine(model, tokenizer, adapters, demand),
             optimizer=self.local.optimizer,
             weight_decay=self.train.weight_decay,
             adam_epsilon=self.train.adam_epsilon,
@@ -154,12 +162,8 @@ class Blueprint:
             self.progress.say(_said(demand, limit, on_cpu=device.type == "cpu"))
         return demand
 
-    def _engine(
-        self, model: Any, tokenizer: Any, adapters: Adapters | None, demand: Demand
-    ) -> LocalEngine | SharedSampler:
-        """What samples from the model in training."""
-        if self.apart:
-            return self._shared_engine(self.apart, model, adapters, demand)
+    def _engine(self, model: Any, tokenizer: Any, adapters: Adapters | None, demand: Demand) -> LocalEngine:
+        """What samples from the model in training, in this process."""
         if adapters is not None and self.train.asynchronous:
             # Sampling goes on during an update and must not see half of it.
             adapters = adapters.twin()
@@ -174,10 +178,8 @@ class Blueprint:
             cache_mib=max(demand.cache >> 20, 1),
         )
 
-    def _shared_engine(
-        self, apart: Apart, model: Any, adapters: Adapters | None, demand: Demand
-    ) -> SharedSampler:
-        """The engine in processes of its own, which gets the weights from here."""
+    def _shared_engine(self, apart: Apart, demand: Demand) -> SharedEngine:
+        """The engine in processes of its own, which begins to start."""
         room = demand.cache // self.shape.cached(1, self.compute.itemsize)
         engine = apart.plugin.build_shared(
             str(base_model(self.source)),
@@ -186,9 +188,11 @@ class Blueprint:
             dtype=str(self.compute).removeprefix("torch."),
             cache=demand.cache,
             context=min(apart.context or room, self.shape.context, room),
+            requests=apart.episodes,
             ranks={name: lora.rank for name, lora in self.adapters.items()},
         )
-        return SharedSampler(engine, model, self.compute, adapters)
+        apart.ends.callback(engine.begin())
+        return engine
 
     def _reference(self, model: Any, tokenizer: Any) -> Any:
         """The frozen reference model, for a KL penalty or as a teacher: `train.reference`, else a copy of the initial weights. None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,10 @@ class LocalEngine:
     def adapters(self) -> tuple[str, ...]:
         """Names of the adapters that requests may name."""
         return self._adapters.names
+
+    def begin(self) -> Callable[[], None]:
+        """See `SharedEngine.begin`. There is nothing to wait for."""
+        return lambda: None
 
     async def sleep(self) -> None:
         """See `SharedEngine.sleep`. Requests in flight go on with the weights that there are."""

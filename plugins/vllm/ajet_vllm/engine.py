@@ -13,7 +13,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -69,6 +71,7 @@ class VLLMEngine:
         self.adapters = tuple(adapters)
         self._vocabulary: int = config.model_config.get_vocab_size()
         self._llm: AsyncLLM | None = None
+        self._starting: Future[AsyncLLM] | None = None
         self._shapes: checkpoint.Shapes = {}
         self._under_way = 0
         self._idle = asyncio.Event()
@@ -80,15 +83,28 @@ class VLLMEngine:
         self._idle.set()
         self._loaded.set()
 
+    def begin(self) -> Callable[[], None]:
+        """See `ajet.interfaces.engine.SharedEngine.begin`."""
+        if self._starting is None:
+            self._starting = _launched(self.config)
+        return self._abandon
+
+    def _abandon(self) -> None:
+        starting, self._starting = self._starting, None
+        if starting and self._llm is None:
+            starting.add_done_callback(_shut_down)
+
     async def start(self) -> None:
         """Start vLLM's processes and make them compute our logprobs. Raises `AjetError` if vLLM does not start or if its
         logprobs cannot be changed, RuntimeError if the engine is already started."""
         if self._llm is not None:
             raise RuntimeError("the engine is already started")
+        self.begin()
+        assert self._starting
         try:
-            with _without_script():
-                llm = await asyncio.to_thread(AsyncLLM.from_vllm_config, self.config, disable_log_stats=True)
+            llm = await asyncio.wrap_future(self._starting)
         except Exception as error:
+            self._starting = None
             raise AjetError(
                 f"engine vllm: {self.config.model_config.model} did not start: {error}. "
                 "See vLLM's own messages above."
@@ -360,11 +376,33 @@ class VLLMEngine:
 
     async def close(self) -> None:
         """Stop vLLM's processes. Open requests fail with RuntimeError. Closing twice is allowed."""
+        self._abandon()
         llm, self._llm = self._llm, None
         self._loaded.set()  # calls that wait for weights fail
         if llm is not None:
             llm.output_processor.propagate_error(RuntimeError("the engine was closed"))
             await asyncio.to_thread(llm.shutdown, SHUTDOWN_SECONDS)
+
+
+def _launched(config: Any) -> Future[AsyncLLM]:
+    """vLLM's processes, which start in a thread that the end of this program does not wait for."""
+    launched: Future[AsyncLLM] = Future()
+
+    def launch() -> None:
+        try:
+            with _without_script():
+                launched.set_result(AsyncLLM.from_vllm_config(config, disable_log_stats=True))
+        except BaseException as error:
+            launched.set_exception(error)
+
+    launched.set_running_or_notify_cancel()
+    threading.Thread(target=launch, name="ajet-vllm-start", daemon=True).start()
+    return launched
+
+
+def _shut_down(launched: Future[AsyncLLM]) -> None:
+    if launched.exception() is None:
+        launched.result().shutdown(SHUTDOWN_SECONDS)
 
 
 @contextmanager

@@ -28,6 +28,10 @@ REQUESTS, PASS_TOKENS = 256, 8192
 a half and a quarter of these."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks of adapters that vLLM makes room for."""
+LEAST_SHARE = 0.01
+"""Share of a GPU that is free in any job that fits."""
+CAPTURE_SIZES = {"compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size"}
+"""Options of vLLM that may say up to which size of a pass it captures CUDA graphs."""
 OURS = {
     "logprobs_mode": "AgentJet's logprobs are computed from raw ones",
     "worker_extension_cls": "AgentJet's logprobs are computed there",
@@ -105,6 +109,7 @@ class VLLMEnginePlugin(EnginePlugin):
         dtype: str,
         cache: int,
         context: int,
+        requests: int | None = None,
         ranks: Mapping[str, int] = MappingProxyType({}),
     ) -> VLLMEngine:
         """See `EnginePlugin.build_shared`. On a GPU, vLLM frees weights and cache while it sleeps; its CPU build only pauses."""
@@ -122,9 +127,11 @@ class VLLMEnginePlugin(EnginePlugin):
         import torch
 
         if torch.cuda.is_available():
-            free, total = torch.cuda.mem_get_info()
-            # vLLM starts only if this share is free. With a given cache, it has no other effect.
-            arguments |= {"enable_sleep_mode": True, "gpu_memory_utilization": 0.9 * free / total}
+            # vLLM starts only if this share is free, however much the trainer takes meanwhile. With a given cache, it has no other
+            # effect, and vLLM measures no memory.
+            arguments |= {"enable_sleep_mode": True, "gpu_memory_utilization": LEAST_SHARE}
+        if requests is not None and not CAPTURE_SIZES & self.options.keys():
+            arguments["max_cudagraph_capture_size"] = most_captured(requests)
         return self._build(model, seed, progress, arguments, tuple(ranks))
 
     def _build(
@@ -204,6 +211,12 @@ class VLLMEnginePlugin(EnginePlugin):
             raise AjetError(
                 f"engine vllm: {model}: {_first_line(error)}. Check the path or the Hub id."
             ) from error
+
+
+def most_captured(requests: int) -> int:
+    """Up to how many tokens a pass is a CUDA graph: vLLM's rule, twice as many as requests are sampled together, but with the
+    ``requests`` of a job. A power of two, which all versions capture, so that similar jobs share what vLLM has compiled."""
+    return int(1 << (2 * min(requests, REQUESTS) - 1).bit_length())
 
 
 def installed() -> tuple[str, str] | None:

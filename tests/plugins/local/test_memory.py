@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from ajet.types import AjetError, ConfigError  # noqa: E402
 from ajet_advice.known import DEVICES, read_shape  # noqa: E402
 from ajet_local import Local  # noqa: E402
 from ajet_local.backbone import LocalEnginePlugin  # noqa: E402
-from ajet_local.blueprint import Blueprint  # noqa: E402
+from ajet_local.blueprint import Apart, Blueprint  # noqa: E402
 from ajet_local.demand import (  # noqa: E402  # noqa: E402
     LEAST_CACHED,
     USEFUL_TOKENS,
@@ -318,6 +319,29 @@ def test_a_job_above_its_limit_is_refused_before_anything_is_loaded(tmp_path, to
         ConfigError, match=r"the job needs about .*but there are 100 MiB \(memory_limit\): the program"
     ):
         local.trainer(str(tmp_path), TrainSettings(), seed=0, deterministic=False, progress=Silent())
+
+
+def test_an_engine_of_its_own_starts_before_the_model_loads_and_ends_if_that_fails(tmp_path, tokenizer):
+    saved(make_model(), tokenizer, tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"not weights")
+    happened = []
+
+    def build_shared(model, seed, progress, **asked):
+        happened.append(f"built for {asked['requests']} requests")
+        return SimpleNamespace(begin=begin)
+
+    def begin():
+        happened.append("begins")
+        return lambda: happened.append("ends")
+
+    with ExitStack() as ends:
+        apart = Apart(plugin=SimpleNamespace(build_shared=build_shared), episodes=3, context=64, ends=ends)
+        with pytest.raises(AjetError, match=str(tmp_path)):
+            Local(device="cpu").trainer(
+                str(tmp_path), TrainSettings(), seed=0, deterministic=False, progress=Silent(), apart=apart
+            )
+        assert happened == ["built for 3 requests", "begins"]
+    assert happened[2:] == ["ends"]
 
 
 def test_an_engine_that_only_answers_caches_a_quarter_of_its_limit_or_what_the_weights_leave(

@@ -68,6 +68,7 @@ def started(checkpoints: list[Path]) -> Iterator[tuple[Any, Portal]]:
     engine = plugin.build(str(checkpoints[0]), 0, Silent())
     shared: set[str] = set()
     try:
+        engine.begin()  # as beside a trainer, whose model loads meanwhile
         portal.submit(engine.start()).result(START_SECONDS)
         for process in vllm_processes():
             shared |= {m.path for m in process.memory_maps() if m.path.startswith("/dev/shm/")}

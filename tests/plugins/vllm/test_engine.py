@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
+from ajet.interfaces.progress import Silent
 from ajet.testing.conformance import ENGINE_CHECKS, Subject, check_close
 from ajet.types import AjetError, GenerateRequest, Sampling
+from ajet_vllm.plugin import VLLMEnginePlugin
 
-from .conftest import SPARE
+from .conftest import SPARE, START_SECONDS, vllm_processes
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm")
 
@@ -166,6 +169,21 @@ def test_as_many_requests_are_sampled_together_as_the_job_plans(started):
     assert started[0].config.scheduler_config.max_num_seqs == VLLM_REQUESTS
 
 
+def test_jobs_alike_find_what_vllm_has_compiled_for_the_first(checkpoints):
+    """Memory, seed and a few requests more make no difference to vLLM's cache of compiled graphs."""
+
+    def built(seed, requests, cache, **options):
+        plugin = VLLMEnginePlugin(options=options)
+        sizes = dict(dtype="float32", cache=cache, context=128, requests=requests)
+        return plugin.build_shared(str(checkpoints[0]), seed, Silent(), **sizes).config
+
+    first, second = built(0, 40, 1 << 26), built(1, 64, 1 << 27)
+    assert first.compute_hash() == second.compute_hash()
+    assert second.compilation_config.max_cudagraph_capture_size == 128
+    own = built(0, 64, 1 << 26, max_cudagraph_capture_size=8)
+    assert own.compilation_config.max_cudagraph_capture_size == 8
+
+
 def test_a_temperature_that_vllm_would_replace_is_refused(running):
     async def scenario(engine):
         for temperature in (0.005, 2.5):
@@ -202,6 +220,22 @@ def test_it_waits_while_it_sleeps_and_then_has_the_new_weights(running, reset, c
         assert got.token_ids.tolist() == greedy_of(second, PROMPT, 12)
 
     running(scenario)
+
+
+@pytest.mark.whole
+def test_what_has_begun_to_start_ends_though_nobody_waits_for_it(started, checkpoints):
+    def wait(done):
+        deadline = time.monotonic() + START_SECONDS
+        while not done():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    before = set(vllm_processes())
+    plugin = VLLMEnginePlugin(dtype="float32", kv_cache_gib=0.1, options={"enforce_eager": True})
+    end = plugin.build(str(checkpoints[0]), 0, Silent()).begin()
+    wait(lambda: set(vllm_processes()) > before)
+    end()
+    wait(lambda: set(vllm_processes()) == before)
 
 
 def test_without_a_trainer_it_has_no_adapters(running):

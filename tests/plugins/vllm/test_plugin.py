@@ -12,7 +12,7 @@ from ajet import EnginePlugin
 from ajet.interfaces.progress import Silent
 from ajet.plugins import Plugins, validated
 from ajet.types import AjetError, ConfigError
-from ajet_vllm.plugin import VLLMEnginePlugin
+from ajet_vllm.plugin import VLLMEnginePlugin, most_captured
 
 
 def test_it_is_an_engine_to_choose_by_name():
@@ -35,6 +35,11 @@ def test_options_that_would_break_the_rule_or_are_settings_already_are_refused(n
         validated(VLLMEnginePlugin, {"options": {name: "processed_logprobs"}}, "--set")
     with pytest.raises(ValidationError):
         VLLMEnginePlugin(options={name: 1})
+
+
+@pytest.mark.parametrize(("requests", "most"), [(1, 2), (24, 64), (64, 128), (256, 512), (1000, 512)])
+def test_passes_of_up_to_twice_the_requests_of_a_job_become_graphs(requests, most):
+    assert most_captured(requests) == most
 
 
 def test_what_is_no_checkpoint_is_named(tmp_path):
