@@ -170,12 +170,14 @@ class EnginePlugin(Plugin):
         cache: int,
         context: int,
         requests: int | None = None,
+        sleeps: bool = True,
         ranks: Mapping[str, int] = MappingProxyType({}),
     ) -> SharedEngine:
         """The engine for a model folder whose weights a trainer in this process changes, on the same device. It computes in
         ``dtype`` (float32, bfloat16) and has ``cache`` bytes for keys and values, of contexts of ``context`` tokens. It is
-        fast up to about ``requests`` at once, None: unknown. With ``ranks``, it gets LoRA adapters of these names and ranks, and the
-        model's own weights stay. Raises ConfigError if the engine cannot do that."""
+        fast up to about ``requests`` at once, None: unknown. Without ``sleeps``, it goes on sampling during updates. With ``ranks``, it
+        gets LoRA adapters of these names and ranks, and the model's own weights stay. Raises ConfigError if the engine cannot do
+        that."""
         raise ConfigError(
             f"the engine {self.name!r} does not sample from weights in training; local and vllm do."
         )

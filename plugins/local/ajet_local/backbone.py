@@ -97,7 +97,6 @@ class Local(LocalSettings):
             job.plugins.get(EnginePlugin, self.engine, "backbone.local.engine")  # raises if there is none
         name = self._engine_name(
             ranks=[target.lora.rank for target in job.targets if target.lora],
-            asynchronous=config.train.asynchronous,
             deterministic=config.run.deterministic,
             truncated=config.rollout.sampling.exact,
             images=lambda: reads_images(_base(self.source(job.model, config.run.seed, job.progress))),
@@ -121,7 +120,6 @@ class Local(LocalSettings):
         self,
         *,
         ranks: Sequence[int],
-        asynchronous: bool,
         deterministic: bool,
         truncated: bool,
         images: Callable[[], bool],
@@ -135,7 +133,6 @@ class Local(LocalSettings):
             "its weights do not have the 4 bits that backbone.local.quantize asks for": self.quantize
             is not None,
             f"it computes adapters of a rank of at most {VLLM_RANK}": max(ranks, default=0) > VLLM_RANK,
-            "it sleeps during updates, in which an asynchronous run samples": asynchronous,
             "its samples do not repeat bit for bit, which run.deterministic asks for": deterministic,
             "it does not say which tokens rollout.sampling keeps": truncated,
         }
@@ -200,7 +197,6 @@ class Local(LocalSettings):
         limit = parse_size(self.memory_limit) if self.memory_limit else gpus.device.usable
         name = self._engine_name(
             ranks=(),  # the plan knows only their sizes
-            asynchronous=sizes.asynchronous,
             deterministic=False,
             truncated=False,  # nor what the job samples with
             images=lambda: False,  # there is no estimate for models that read them
@@ -316,6 +312,7 @@ class LocalEnginePlugin(OnDevice, EnginePlugin):
         cache: int,
         context: int,
         requests: int | None = None,
+        sleeps: bool = True,
         ranks: Mapping[str, int] = MappingProxyType({}),
     ) -> SharedEngine:
         """See `EnginePlugin.build_shared`."""

@@ -97,7 +97,7 @@ class Blueprint:
         trainer = LocalTrainer(
             model,
             tokenizer,
-            SharedSampler(shared, model, self.compute, adapters)
+            SharedSampler(shared, model, self.compute, adapters, sleeps=not self.train.asynchronous)
             if shared
             else self._engine(model, tokenizer, adapters, demand),
             optimizer=self.local.optimizer,
@@ -189,6 +189,7 @@ class Blueprint:
             cache=demand.cache,
             context=min(apart.context or room, self.shape.context, room),
             requests=apart.episodes,
+            sleeps=not self.train.asynchronous,
             ranks={name: lora.rank for name, lora in self.adapters.items()},
         )
         apart.ends.callback(engine.begin())

@@ -8,6 +8,7 @@ the rest leaves, and activations are computed twice only where the job would not
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,7 +43,7 @@ class Demand:
     program: int = 0
     """Bytes that the process already uses."""
     apart: bool = False
-    """Whether an engine in its own process samples, and sleeps during updates."""
+    """Whether an engine in its own process samples, which sleeps during updates unless the job is ``asynchronous``."""
     cached: int | None = None
     """Tokens that the job's episodes have at most at once, all that such an engine's cache is for; None: unknown."""
 
@@ -88,17 +89,17 @@ class Demand:
             f"activations of {self.tokens} tokens": of.activations(self.tokens),
         }
         cache = {"the engine's cache": self.cache}
+        copied = {"the engine's copy": self._copy()}
         if self.apart:
             weights = (self.shape.parameters + (of.adapters or 0)) * of.number
             copied = {"the engine's weights": weights, "its passes and graphs": ASLEEP}
+        if self.apart and not self.asynchronous:
             phases = {
                 "sampling": {**lasting, **copied, **cache},
                 "training": {**lasting, **updating, "the sleeping engine": ASLEEP},
             }
         else:
-            phases = {
-                "sampling and training": {**lasting, "the engine's copy": self._copy(), **updating, **cache}
-            }
+            phases = {"sampling and training": {**lasting, **copied, **updating, **cache}}
         return {name: {part: size for part, size in parts.items() if size} for name, parts in phases.items()}
 
     @property
@@ -115,6 +116,13 @@ class Demand:
     def least_cache(self) -> int:
         """Bytes of `LEAST_CACHED` tokens in `LEAST_CONTEXTS` contexts."""
         return LEAST_CONTEXTS * self.shape.held(LEAST_CACHED // LEAST_CONTEXTS, self.training.number)
+
+    @property
+    def most_cache(self) -> int:
+        """Bytes of all that the job's episodes have at once, if an engine of its own keeps that; otherwise no bound."""
+        if not self.apart or self.cached is None:
+            return sys.maxsize
+        return self.shape.cached(self.cached, self.training.number)
 
     def checkpointed(self, checkpointing: bool) -> Demand:
         """The same demand with or without gradient checkpointing."""
@@ -157,9 +165,10 @@ def fit(demand: Demand, limit: int, given: GivenSizes, *, shared: bool) -> Deman
 def _sized(demand: Demand, limit: int, given: GivenSizes, fewest: int, most_cache: int) -> Demand:
     """The demand with the largest micro-batch, of at least ``fewest`` tokens, and the cache that fit beside each other; the
     smallest sizes if none do."""
-    if demand.apart:
+    if demand.apart and not demand.asynchronous:
         return _sized_apart(demand, limit, given, fewest)
-    wanted = limit // 4 if given.cache is None else given.cache
+    most_cache = min(most_cache, demand.most_cache)
+    wanted = min(limit // 4, most_cache) if given.cache is None else given.cache
     for size in (given.tokens,) if given.tokens else _sizes(fewest):
         sized = replace(demand, tokens=size, cache=0)
         room = limit - sized.total
@@ -176,9 +185,7 @@ def _sized_apart(demand: Demand, limit: int, given: GivenSizes, fewest: int) -> 
     cache = given.cache
     if cache is None:
         sampling = sum(replace(demand, cache=0).phases["sampling"].values())
-        cache = max(limit - sampling, demand.least_cache)
-        if demand.cached is not None:
-            cache = min(cache, demand.shape.cached(demand.cached, demand.training.number))
+        cache = min(max(limit - sampling, demand.least_cache), demand.most_cache)
     for size in (given.tokens,) if given.tokens else _sizes(fewest):
         sized = replace(demand, tokens=size, cache=cache)
         if sum(sized.phases["training"].values()) <= limit:

@@ -194,7 +194,8 @@ class LocalSettings(OnDevice, Backbone):
 
     engine: str = Field(
         "auto",
-        description="What samples in training: local, in this process, or vllm, which sleeps on the same GPU during updates. "
+        description="What samples in training: local, in this process, or vllm, which sleeps on the same GPU during updates, "
+        "unless the run is asynchronous. "
         "auto: vllm where it and CUDA are installed, else local.",
     )
     optimizer: Literal["adamw", "adamw_8bit"] = Field(

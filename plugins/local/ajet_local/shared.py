@@ -19,13 +19,20 @@ if TYPE_CHECKING:
 class SharedSampler:
     """`ajet.interfaces.engine.Engine` over a `SharedEngine` and the model in training, whose weights it gets in ``dtype``.
 
-    The engine sleeps from `sleep` to `renew`: the trainer has the device's memory meanwhile. It starts with the weights of
+    The engine sleeps from `sleep` to `renew`: the trainer has the device's memory meanwhile. Without ``sleeps`` it samples on, and
+    `renew` waits for the calls in progress. It starts with the weights of
     a file, so `start` renews them if ``version`` says that a checkpoint has been restored. With ``lora``, the adapters in
     training, it gets only these, and always from here.
     """
 
     def __init__(
-        self, engine: SharedEngine, model: Any, dtype: torch.dtype, lora: Adapters | None = None
+        self,
+        engine: SharedEngine,
+        model: Any,
+        dtype: torch.dtype,
+        lora: Adapters | None = None,
+        *,
+        sleeps: bool = True,
     ) -> None:
         self.model = model
         self.adapters: tuple[str, ...] = lora.names if lora else ()
@@ -37,6 +44,7 @@ class SharedSampler:
         self._engine = engine
         self._dtype = dtype
         self._lora = lora
+        self._sleeps = sleeps
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
@@ -65,8 +73,8 @@ class SharedSampler:
 
     def sleep(self) -> None:
         """Let the engine give its memory back, and wait for that. Call it from another thread than the engine's; does nothing
-        before `start`."""
-        if self._loop is not None:
+        before `start`, and without ``sleeps``."""
+        if self._sleeps and self._loop is not None:
             asyncio.run_coroutine_threadsafe(self._engine.sleep(), self._loop).result()
 
     async def renew(self) -> int:

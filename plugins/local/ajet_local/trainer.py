@@ -92,7 +92,7 @@ class _Learner:
 
 class LocalTrainer:
     """`ajet.interfaces.backbone.Trainer` for a Hugging Face causal model. ``engine`` samples from the same model or, in
-    asynchronous runs, from its own copy, which `publish` updates. A `SharedSampler` sleeps during updates.
+    asynchronous runs, from its own copy, which `publish` updates. A `SharedSampler` may sleep during updates.
 
     Reinforcement learning and supervised fine-tuning differ only in the batch's loss, advantages and weights.
     ``optimizer`` is AdamW (`make_optimizer`); gradients are clipped to the global norm ``max_grad_norm``. Samples are

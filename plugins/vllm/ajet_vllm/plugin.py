@@ -110,9 +110,10 @@ class VLLMEnginePlugin(EnginePlugin):
         cache: int,
         context: int,
         requests: int | None = None,
+        sleeps: bool = True,
         ranks: Mapping[str, int] = MappingProxyType({}),
     ) -> VLLMEngine:
-        """See `EnginePlugin.build_shared`. On a GPU, vLLM frees weights and cache while it sleeps; its CPU build only pauses."""
+        """See `EnginePlugin.build_shared`. On a GPU, vLLM frees weights and cache in its sleep; its CPU build only pauses."""
         arguments: dict[str, Any] = {
             "dtype": dtype,
             "kv_cache_memory_bytes": cache,
@@ -129,7 +130,7 @@ class VLLMEnginePlugin(EnginePlugin):
         if torch.cuda.is_available():
             # vLLM starts only if this share is free, however much the trainer takes meanwhile. With a given cache, it has no other
             # effect, and vLLM measures no memory.
-            arguments |= {"enable_sleep_mode": True, "gpu_memory_utilization": LEAST_SHARE}
+            arguments |= {"enable_sleep_mode": sleeps, "gpu_memory_utilization": LEAST_SHARE}
         if requests is not None and not CAPTURE_SIZES & self.options.keys():
             arguments["max_cudagraph_capture_size"] = most_captured(requests)
         return self._build(model, seed, progress, arguments, tuple(ranks))

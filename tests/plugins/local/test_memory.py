@@ -252,6 +252,18 @@ def test_an_engine_that_sleeps_caches_no_more_than_the_episodes_have():
     assert fitted(replace(small, cached=1 << 30), limit, shared=False).cache == unknown.cache > 50 * GiB
 
 
+def test_an_engine_that_samples_during_updates_fits_beside_them():
+    shape = read_shape("Qwen/Qwen3-0.6B")
+    limit = DEVICES["H100"].usable
+    asked = replace(demand(shape, number=2, asynchronous=True), apart=True, cached=16 * 4096)
+    found = fitted(asked, limit, shared=False)
+    assert found.cache == shape.cached(16 * 4096, 2)
+    assert {"gradients", "the engine's weights", "the engine's cache"} <= found.parts.keys()
+    assert sum(found.parts.values()) == found.total <= limit
+    tight = fitted(asked, 24 * GiB, shared=False)
+    assert tight.cache < found.cache and tight.tokens < found.tokens and tight.total <= 24 * GiB
+
+
 def test_a_cache_stays_a_quarter_where_there_is_room_for_it():
     assert fitted(demand(QWEN), 64 * GiB).cache == 16 * GiB
 
