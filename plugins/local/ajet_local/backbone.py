@@ -101,11 +101,15 @@ class Local(LocalSettings):
             truncated=config.rollout.sampling.exact,
             images=lambda: reads_images(_base(self.source(job.model, config.run.seed, job.progress))),
         )
+        self._check_cache(name, config.train.correction)
         own = replace(job, backbone=self)  # another backbone may run this one
         with ExitStack() as ends:
             apart = None
             if name != self.name:
-                plugin = job.plugins.get(EnginePlugin, name, "backbone.local.engine")()
+                own_fields = {} if self.kv_cache_dtype == "auto" else {"kv_cache_dtype": self.kv_cache_dtype}
+                plugin = job.plugins.build(
+                    EnginePlugin, {"type": name, **own_fields}, "backbone.local.engine"
+                )
                 rollout = config.rollout
                 apart = Apart(
                     plugin=plugin, episodes=rollout.concurrency, context=rollout.context_length, ends=ends
@@ -144,6 +148,18 @@ class Local(LocalSettings):
                 "backbone.local.engine", f"{name} cannot sample for this job, as {against}. Use local."
             )
         return self.name if against else name
+
+    def _check_cache(self, engine: str, correction: str) -> None:
+        """Raise ConfigError for a cache of 8 bits that ``engine`` does not have, or whose logprobs nothing corrects."""
+        if self.kv_cache_dtype == "auto":
+            return
+        if engine == self.name:
+            problem = "only vllm has such a cache, and local samples for this job. Remove the key."
+        elif correction == "off":
+            problem = "the sampled logprobs then differ from the trainer's. Set train.correction=truncated."
+        else:
+            return
+        raise ConfigError("backbone.local.kv_cache_dtype", f"{self.kv_cache_dtype}: {problem}")
 
     def _has_vllm(self) -> bool:
         """Whether training on this machine samples with vLLM if nothing else is said."""

@@ -180,7 +180,7 @@ class Blueprint:
 
     def _shared_engine(self, apart: Apart, demand: Demand) -> SharedEngine:
         """The engine in processes of its own, which begins to start."""
-        room = demand.cache // self.shape.cached(1, self.compute.itemsize)
+        room = demand.cache // self.shape.cached(1, demand.cache_number)
         engine = apart.plugin.build_shared(
             str(base_model(self.source)),
             self.seed,

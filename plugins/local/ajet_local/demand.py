@@ -46,6 +46,8 @@ class Demand:
     """Whether an engine in its own process samples, which sleeps during updates unless the job is ``asynchronous``."""
     cached: int | None = None
     """Tokens that the job's episodes have at most at once, all that such an engine's cache is for; None: unknown."""
+    eight_bit_cache: bool = False
+    """Whether such an engine keeps keys and values with 8 bits each."""
 
     @classmethod
     def of(cls, sizes: ModelSizes, number: int, program: int = 0, *, eight_bits: bool = False) -> Demand:
@@ -122,7 +124,12 @@ class Demand:
         """Bytes of all that the job's episodes have at once, if an engine of its own keeps that; otherwise no bound."""
         if not self.apart or self.cached is None:
             return sys.maxsize
-        return self.shape.cached(self.cached, self.training.number)
+        return self.shape.cached(self.cached, self.cache_number)
+
+    @property
+    def cache_number(self) -> int:
+        """Bytes of each number in the engine's cache."""
+        return 1 if self.eight_bit_cache else self.training.number
 
     def checkpointed(self, checkpointing: bool) -> Demand:
         """The same demand with or without gradient checkpointing."""

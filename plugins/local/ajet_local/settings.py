@@ -198,6 +198,11 @@ class LocalSettings(OnDevice, Backbone):
         "unless the run is asynchronous. "
         "auto: vllm where it and CUDA are installed, else local.",
     )
+    kv_cache_dtype: Literal["auto", "fp8"] = Field(
+        "auto",
+        description="fp8: vLLM keeps keys and values with 8 bits each, half of bfloat16's. Its logprobs then differ from the "
+        "trainer's, so this needs train.correction: truncated.",
+    )
     optimizer: Literal["adamw", "adamw_8bit"] = Field(
         "adamw",
         description="adamw_8bit stores AdamW's moments in 8 bits: a quarter of the memory. Needs bitsandbytes.",
@@ -221,7 +226,7 @@ class LocalSettings(OnDevice, Backbone):
     def demand(self, sizes: ModelSizes, number: int, program: int = 0, *, apart: bool) -> Demand:
         """The job's demand before sizes are chosen; arguments as of `Demand.of`."""
         demand = Demand.of(sizes, number, program, eight_bits=self.optimizer == "adamw_8bit")
-        return replace(demand, apart=apart)
+        return replace(demand, apart=apart, eight_bit_cache=self.kv_cache_dtype == "fp8")
 
     def fitted(self, demand: Demand, limit: int, *, shared: bool) -> Demand:
         """The demand with the sizes that are set, and others that fit beside them."""

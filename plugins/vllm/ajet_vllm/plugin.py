@@ -43,6 +43,7 @@ OURS = {
     "max_model_len": "set `max_length` of the plugin",
     "tensor_parallel_size": "set `gpus` of the plugin",
     "kv_cache_memory_bytes": "set `kv_cache_gib` of the plugin",
+    "kv_cache_dtype": "set `kv_cache_dtype` of the plugin",
     "seed": "it is the job's seed",
     "enable_sleep_mode": "an engine beside a trainer sleeps",
     "enable_lora": "an engine beside a trainer gets the job's adapters",
@@ -59,7 +60,7 @@ class VLLMEnginePlugin(EnginePlugin):
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Type of weights and KV cache; auto uses the checkpoint's (on a CPU, if supported).",
+        description="Type of weights, and by default of the KV cache; auto uses the checkpoint's (on a CPU, if supported).",
     )
     gpus: int = Field(
         1, ge=1, description="GPUs (on a CPU: processes) that share the model, tensor-parallel."
@@ -68,6 +69,10 @@ class VLLMEnginePlugin(EnginePlugin):
         None,
         gt=0,
         description="GiB of memory for the KV cache; default: the free memory that vLLM finds, on a CPU 2 GiB.",
+    )
+    kv_cache_dtype: Literal["auto", "fp8"] = Field(
+        "auto",
+        description="Type of the KV cache: auto is that of the weights; fp8 takes 8 bits a number, so logprobs differ from exact ones.",
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
@@ -171,6 +176,7 @@ class VLLMEnginePlugin(EnginePlugin):
             "model": model,
             "seed": seed,
             "dtype": self.dtype,
+            "kv_cache_dtype": self.kv_cache_dtype,
             "max_model_len": self.max_length,
             "tensor_parallel_size": self.gpus,
             "kv_cache_memory_bytes": None if memory is None else int(memory * 2**30),

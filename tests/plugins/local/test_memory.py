@@ -248,6 +248,8 @@ def test_an_engine_that_sleeps_caches_no_more_than_the_episodes_have():
     limit = DEVICES["H100"].usable
     small = replace(demand(shape, number=2), apart=True, cached=8 * 4096)
     assert fitted(small, limit, shared=False).cache == shape.cached(8 * 4096, 2)
+    eight_bits = fitted(replace(small, eight_bit_cache=True), limit, shared=False)
+    assert eight_bits.cache == shape.cached(8 * 4096, 1)
     unknown = fitted(replace(small, cached=None), limit, shared=False)
     assert fitted(replace(small, cached=1 << 30), limit, shared=False).cache == unknown.cache > 50 * GiB
 

@@ -184,6 +184,11 @@ def test_jobs_alike_find_what_vllm_has_compiled_for_the_first(checkpoints):
     assert own.compilation_config.max_cudagraph_capture_size == 8
 
 
+def test_vllm_keeps_keys_and_values_in_8_bits_if_asked(checkpoints):
+    plugin = VLLMEnginePlugin(dtype="float32", kv_cache_gib=0.1, kv_cache_dtype="fp8")
+    assert plugin.build(str(checkpoints[0]), 0, Silent()).config.cache_config.cache_dtype == "fp8"
+
+
 def test_a_temperature_that_vllm_would_replace_is_refused(running):
     async def scenario(engine):
         for temperature in (0.005, 2.5):

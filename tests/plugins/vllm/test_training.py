@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-from transformers import Qwen2_5_VLConfig
+from transformers import Qwen2_5_VLConfig, Qwen3Config
 
 import ajet
 from ajet.rollout.recorder import JOURNAL
@@ -178,13 +178,33 @@ def test_jobs_that_vllm_cannot_sample_for_are_refused(
         trained(tmp_path, tmp_path / "runs", steps=1, set={**SETTINGS, **settings})
 
 
-def test_a_model_that_reads_images_is_sampled_by_the_local_engine(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    Qwen2_5_VLConfig().save_pretrained(model)
+def described(model: Path, config: Any) -> None:
+    """A folder of which only the config is a model's."""
+    config.save_pretrained(model)
     for name in ("tokenizer.json", "model.safetensors"):
         (model / name).touch()
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, r"differ from the trainer's\. Set train\.correction=truncated"),
+        ({"backbone.local.engine": "local", "train.correction": "truncated"}, "only vllm has such a cache"),
+    ],
+)
+def test_a_cache_of_8_bits_needs_vllm_and_the_correction_of_its_logprobs(
+    tmp_path: Path, settings: dict[str, Any], why: str
+) -> None:
+    described(tmp_path, Qwen3Config())
+    eight_bits = {**SETTINGS, "backbone.local.kv_cache_dtype": "fp8", **settings}
+    with pytest.raises(ConfigError, match=rf"^set= backbone\.local\.kv_cache_dtype: fp8: .*{why}"):
+        trained(tmp_path, tmp_path / "runs", steps=1, set=eight_bits)
+
+
+def test_a_model_that_reads_images_is_sampled_by_the_local_engine(tmp_path: Path) -> None:
+    described(tmp_path, Qwen2_5_VLConfig())
     with pytest.raises(ConfigError, match=r"vllm cannot sample for this job, as training on images has not"):
-        trained(model, tmp_path / "runs", steps=1)
+        trained(tmp_path, tmp_path / "runs", steps=1)
 
 
 def test_an_engine_that_takes_no_new_weights_is_refused(tmp_path: Path) -> None:
