@@ -68,6 +68,11 @@ class Engine(Protocol):
 class SharedEngine(Engine, Protocol):
     """An engine that takes new weights while it runs. It may be on the device of their trainer."""
 
+    @property
+    def takes_gpu(self) -> bool:
+        """Whether `load_weights` copies tensors from the trainer's GPU memory itself. Others get copies in the CPU's."""
+        ...
+
     def begin(self) -> Callable[[], None]:
         """Begin to start, beside the caller; `start` then waits for that. The result ends what no `start` waits for, without waiting;
         later it does nothing."""

@@ -111,6 +111,8 @@ class LocalEngine:
         """Names of the adapters that requests may name."""
         return self._adapters.names
 
+    takes_gpu = False
+
     def begin(self) -> Callable[[], None]:
         """See `SharedEngine.begin`. There is nothing to wait for."""
         return lambda: None

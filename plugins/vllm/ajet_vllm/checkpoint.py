@@ -49,13 +49,18 @@ def check(given: Shapes, wanted: Shapes, where: str) -> None:
             )
 
 
-def write(tensors: Mapping[str, Any], wanted: Shapes, folder: Path) -> None:
-    """Write the torch tensors of a state dict that are in ``wanted`` as a checkpoint. Raises `AjetError` as `check` does."""
+def chosen(tensors: Mapping[str, Any], wanted: Shapes) -> dict[str, Any]:
+    """The torch tensors of a state dict that are in ``wanted``. Raises `AjetError` as `check` does."""
+    found = {name: tensors[name].detach() for name in wanted if name in tensors}
+    check({name: tuple(tensor.shape) for name, tensor in found.items()}, wanted, "given as tensors")
+    return found
+
+
+def write(tensors: Mapping[str, Any], folder: Path) -> None:
+    """Write torch tensors as a checkpoint."""
     from safetensors.torch import save_file
 
-    chosen = {name: tensors[name].detach() for name in wanted if name in tensors}
-    check({name: tuple(tensor.shape) for name, tensor in chosen.items()}, wanted, "given as tensors")
-    save_file({name: tensor.contiguous() for name, tensor in chosen.items()}, folder / "model.safetensors")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
 
 
 def _described(shapes: Shapes, name: str) -> str:

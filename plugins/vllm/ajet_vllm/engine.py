@@ -9,18 +9,22 @@ new weights.
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import os
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 from vllm import SamplingParams, exceptions
 from vllm.inputs import TokensPrompt, tokens_input
 from vllm.lora.request import LoRARequest
@@ -42,6 +46,16 @@ from ajet.interfaces.helpers import open_image
 from ajet.interfaces.vision import Vision
 from ajet_vllm import checkpoint
 
+if TYPE_CHECKING:
+    from ajet_vllm.transfer import Sender
+
+log = logging.getLogger("ajet")
+
+BUFFERS, LEAST_BUFFER = 4, 1 << 28
+"""What a transfer takes of the GPU, at most, in sizes of its buffer: the buffer, vLLM's copy of it, and a tensor of either side; and
+bytes of the buffer, unless a tensor is larger."""
+FIRST_GPU = torch.device("cuda", 0)
+"""vLLM's, of those that this process sees."""
 LOWEST_TEMPERATURE = 0.01
 """vLLM raises temperatures between 0 and this to this."""
 SHUTDOWN_SECONDS = 20.0
@@ -73,6 +87,7 @@ class VLLMEngine:
         self._llm: AsyncLLM | None = None
         self._starting: Future[AsyncLLM] | None = None
         self._shapes: checkpoint.Shapes = {}
+        self._sender: Sender | None = None
         self._under_way = 0
         self._idle = asyncio.Event()
         self._loading = asyncio.Lock()
@@ -114,6 +129,13 @@ class VLLMEngine:
             folder = await asyncio.to_thread(checkpoint.folder_of, self.config.model_config.model)
             self._shapes = await asyncio.to_thread(checkpoint.shapes, folder)
             await self._apply_logprob_rule(llm)
+            if self._frees and not self.adapters:
+                way = (
+                    "stay in the GPU's memory"
+                    if self.takes_gpu
+                    else "pass through a file in the CPU's memory"
+                )
+                log.info("engine vllm: new weights %s", way)
         except BaseException:
             await self.close()
             raise
@@ -301,28 +323,59 @@ class VLLMEngine:
         wait. The KV caches are dropped. Raises `AjetError`, before anything is changed, for weights that do not fit.
         """
         if isinstance(source, Mapping):
-            with tempfile.TemporaryDirectory(prefix="ajet-weights-", dir=_place(source)) as written:
-                await asyncio.to_thread(checkpoint.write, source, self._shapes, Path(written))
-                return await self._load(Path(written), version)
+            tensors = checkpoint.chosen(source, self._shapes)
+            if self.takes_gpu and {tensor.device for tensor in tensors.values()} == {FIRST_GPU}:
+                return await self._load(partial(self._send, tensors), "the GPU's memory", version)
+            with tempfile.TemporaryDirectory(prefix="ajet-weights-", dir=_place(tensors)) as written:
+                await asyncio.to_thread(checkpoint.write, tensors, Path(written))
+                return await self._load_folder(Path(written), version)
         folder = Path(source).expanduser().resolve()
         checkpoint.check(await asyncio.to_thread(checkpoint.shapes, folder), self._shapes, str(folder))
-        return await self._load(folder, version)
+        return await self._load_folder(folder, version)
 
-    async def _load(self, folder: Path, version: int | None) -> int:
+    async def _load_folder(self, folder: Path, version: int | None) -> int:
+        async def load(llm: AsyncLLM) -> None:
+            if self.adapters:
+                for name in self.adapters:
+                    await llm.add_lora(self._lora(name, folder))
+            else:
+                await llm.collective_rpc("ajet_load_weights", args=(str(folder),))
+
+        return await self._load(load, str(folder), version)
+
+    @property
+    def takes_gpu(self) -> bool:
+        """See `ajet.interfaces.engine.SharedEngine.takes_gpu`. The buffers of a transfer must fit into what the KV cache, which wakes
+        later, leaves."""
+        if self.config.weight_transfer_config is None:
+            return False
+        return BUFFERS * self._buffer() <= self.config.cache_config.kv_cache_memory_bytes
+
+    def _buffer(self) -> int:
+        largest = max(map(math.prod, self._shapes.values()), default=0)
+        return max(LEAST_BUFFER, largest * int(self.config.model_config.dtype.itemsize))
+
+    async def _send(self, tensors: Mapping[str, Any], llm: AsyncLLM) -> None:
+        from ajet_vllm.transfer import Sender
+
+        if self._sender is None:
+            self._sender = Sender(llm, self.config.model_config.dtype, self._buffer())
+        await self._sender.send(tensors)
+        await llm.collective_rpc("ajet_return_memory")
+
+    async def _load(
+        self, load: Callable[[AsyncLLM], Awaitable[None]], where: str, version: int | None
+    ) -> int:
         async with self._loading:
             self._loaded.clear()
             try:
                 await self._idle.wait()
                 llm = self._running()
-                self._broken = f"loading weights from {folder} failed halfway. Restart the engine."
+                self._broken = f"loading weights from {where} failed halfway. Restart the engine."
                 try:
                     if self._asleep:
                         await llm.wake_up(["weights"])
-                    if self.adapters:
-                        for name in self.adapters:
-                            await llm.add_lora(self._lora(name, folder))
-                    else:
-                        await llm.collective_rpc("ajet_load_weights", args=(str(folder),))
+                    await load(llm)
                     if self._asleep:
                         await llm.wake_up(["kv_cache"])
                         self._asleep = False
@@ -342,7 +395,7 @@ class VLLMEngine:
     async def load_adapters(self, folder: Path, version: int) -> int:
         """See `ajet.interfaces.engine.SharedEngine.load_adapters`. Calls in progress finish first; new ones wait. Raises
         `AjetError` for adapters that do not fit."""
-        return await self._load(folder, version)
+        return await self._load_folder(folder, version)
 
     def _lora(self, name: str | None, folder: Path | None = None) -> LoRARequest | None:
         """How vLLM names an adapter, None for the model without one; with ``folder``, to load it in the place of what it has. Raises

@@ -136,6 +136,8 @@ class VLLMEnginePlugin(EnginePlugin):
             # vLLM starts only if this share is free, however much the trainer takes meanwhile. With a given cache, it has no other
             # effect, and vLLM measures no memory.
             arguments |= {"enable_sleep_mode": sleeps, "gpu_memory_utilization": LEAST_SHARE}
+            if sleeps and not ranks and self.gpus == 1 and _transfers():
+                arguments["weight_transfer_config"] = {"backend": "ipc"}
         if requests is not None and not CAPTURE_SIZES & self.options.keys():
             arguments["max_cudagraph_capture_size"] = most_captured(requests)
         return self._build(model, seed, progress, arguments, tuple(ranks))
@@ -234,6 +236,19 @@ def installed() -> tuple[str, str] | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def _transfers() -> bool:
+    """Whether vLLM can copy weights from this process's GPU memory. It gets their handles pickled, through sockets of this user's."""
+    if "expandable_segments:true" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "").lower():
+        return False  # such memory has no handles
+    if os.environ.setdefault("VLLM_ALLOW_INSECURE_SERIALIZATION", "1") != "1":
+        return False
+    try:
+        import ajet_vllm.transfer  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _prepare_environment(cpu: bool) -> None:

@@ -79,6 +79,8 @@ class WorkerExtension:
     def ajet_apply_logprob_rule(self, excluded: list[int]) -> None:
         """Make this worker compute AgentJet's logprobs, and never sample the ids ``excluded``. Raises RuntimeError if its sampler is
         not vLLM's usual one."""
+        # vLLM warns about modules without own weights; new weights are known to be complete.
+        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         runner = self.model_runner
         sampler = TemperedSampler.convert(
             runner.sampler, torch.tensor(excluded, dtype=torch.int64, device=runner.device)
@@ -107,13 +109,15 @@ class WorkerExtension:
         """How often this worker computed AgentJet's logprobs, by kind (see `TemperedSampler.computed`)."""
         return dict(self.model_runner.sampler.computed)
 
+    def ajet_return_memory(self) -> None:
+        """Give back what loading weights used: the KV cache needs it."""
+        torch.accelerator.empty_cache()
+
     def ajet_load_weights(self, folder: str) -> None:
         """Load a checkpoint's weights in place."""
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
         from vllm.platforms import current_platform
 
-        # vLLM warns about modules without own weights; the checkpoint is already known to be complete.
-        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         self.reload_weights(weights_path=folder)
         if current_platform.is_cpu():
             # An output head tied to the embedding is not loaded itself, so its repacked weights are stale.
