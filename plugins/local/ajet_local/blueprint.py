@@ -16,7 +16,6 @@ from ajet.estimate.layout import ModelSizes
 from ajet.estimate.shape import ModelShape
 from ajet.interfaces.backbone import Need
 from ajet.job.models import check_vocabulary
-from ajet_local.cpu import SMALL
 from ajet_local.demand import MOST_TOKENS, Demand, format_size, parse_size, refuse
 from ajet_local.engine import LocalEngine
 from ajet_local.export import load_whole
@@ -112,27 +111,22 @@ class Blueprint:
             critic="values" in self.needs,
             autocast=self.compute if self.is_mixed else None,
         )
-        self._fuse(trainer)
+        if self.local.fused:
+            self._fuse(trainer)
         return_freed(model.device)
         return trainer
 
     def _fuse(self, trainer: LocalTrainer) -> None:
-        """Fuse the layers in training, by default on CUDA. Raises ConfigError if the job asks for it and it is not possible."""
-        asked = self.local.fused
-        by_default = trainer.model.device.type == "cuda" and self.shape.parameters >= SMALL
-        if not (by_default if asked is None else asked):
-            return
+        """Fuse the layers in training. Raises ConfigError if that is not possible."""
         if self.deterministic:
             reason = "which kernels torch compiles may differ between runs"
         elif self.local.quantize:
             reason = "the weights have 4 bits"
         else:
-            self.progress.say("compiling the layers in training; backbone.local.fused=false leaves them")
+            self.progress.say("compiling the layers in training")
             reason = trainer.fuse()
-        if reason and asked:
-            raise ConfigError("backbone.local.fused", f"true, but {reason}. Remove the key.")
         if reason:
-            self.progress.say(f"the layers in training are not fused: {reason}")
+            raise ConfigError("backbone.local.fused", f"true, but {reason}. Remove the key.")
 
     def demand(self) -> Demand:
         """The job's demand, with a micro-batch, a cache and checkpointing that fit into memory. Raises ConfigError if it does

@@ -217,10 +217,10 @@ class LocalSettings(OnDevice, Backbone):
         description="Store only each layer's input and recompute the rest: less memory, more time. Default: only if the job does "
         "not fit otherwise.",
     )
-    fused: bool | None = Field(
-        None,
+    fused: bool = Field(
+        False,
         description="Compute the layers in training, except their attention, with fewer kernels, which torch compiles at the start. "
-        "Default: on cuda from 10 million parameters on, if logits and gradients stay the same.",
+        "Refused if logits or gradients change.",
     )
 
     def demand(self, sizes: ModelSizes, number: int, program: int = 0, *, apart: bool) -> Demand:

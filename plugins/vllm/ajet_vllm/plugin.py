@@ -239,10 +239,11 @@ def installed() -> tuple[str, str] | None:
 
 
 def _transfers() -> bool:
-    """Whether vLLM can copy weights from this process's GPU memory. It gets their handles pickled, through sockets of this user's."""
+    """Whether vLLM can and may copy weights from this process's GPU memory. It gets their handles pickled, through sockets of this
+    user's, which the user allows."""
     if "expandable_segments:true" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "").lower():
         return False  # such memory has no handles
-    if os.environ.setdefault("VLLM_ALLOW_INSECURE_SERIALIZATION", "1") != "1":
+    if os.environ.get("VLLM_ALLOW_INSECURE_SERIALIZATION") != "1":
         return False
     try:
         import ajet_vllm.transfer  # noqa: F401

@@ -112,9 +112,7 @@ def test_a_model_that_cannot_be_compiled_stays_as_it_was():
     assert own_forwards(model) == []
 
 
-def test_on_a_cpu_layers_are_fused_only_where_the_job_asks_for_it_and_are_refused_by_name(
-    tokenizer, tmp_path
-):
+def test_layers_are_fused_only_where_the_job_asks_for_it_and_are_refused_by_name(tokenizer, tmp_path):
     jobs.tiny(tokenizer).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
 
