@@ -90,6 +90,7 @@ def test_losses_and_gradients_are_those_of_the_plain_pass_and_later_trees_compil
         assert_equal(loss_and_gradients(model, groups, tokens, adapters), expected[number], 1e-5)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("wrong", ["logits", "gradients"])
 def test_a_model_that_compiles_to_something_else_stays_as_it_was(wrong):
     model = ready()
