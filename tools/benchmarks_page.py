@@ -591,7 +591,7 @@ AREAS = {
     "verdict": Area(["verdict"], verdict),
     "rejudge": Area(["rejudge", "rejudge_seed1", "rejudge_seed2"], rejudge),
     "credit": Area([f"credit_seed{seed}" for seed in SEEDS], credit),
-    "steering": Area(["steering_seed0", "steering_seed1"], steering),
+    "steering": Area([f"steering_seed{seed}" for seed in SEEDS], steering),
 }
 """Name in the page's mark -> its table."""
 
