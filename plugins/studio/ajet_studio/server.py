@@ -31,6 +31,8 @@ from ajet_studio.security import App, Guarded
 PAGE = Path(__file__).parent / "page"
 PAGES = ("/", "/compare", "/run", "/step", "/group", "/episode", "/versus", "/search")
 MOST_BODY = 8 << 20
+MOST_COMPARED = 6
+"""Runs that a page follows; as many as it compares."""
 log = logging.getLogger("ajet")
 View = Callable[[OpenRun, Mapping[str, str]], dict[str, Any]]
 
@@ -174,7 +176,10 @@ def _live(library: Library, ending: asyncio.Event) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
         query = request.query_params
         try:
-            runs = [await run_in_threadpool(library.run, run) for run in query.getlist("run") or ["."]]
+            names = query.getlist("run") or ["."]
+            if len(names) > MOST_COMPARED:
+                raise RefusedView(400, f"{len(names)} runs: at most {MOST_COMPARED} can be followed at once.")
+            runs = [await run_in_threadpool(library.run, name) for name in names]
             # Also without `seen` it is taken before the answer begins: what grows from now on is an event.
             seen = query.getlist("seen") or await run_in_threadpool(live.states, runs)
         except RefusedView as refused:

@@ -77,6 +77,8 @@ def test_one_stream_tells_of_several_runs(own: runs.Studio, folder: Path) -> Non
     with own.client.stream("GET", "/api/live", params=httpx.QueryParams(asked)) as told:
         runs.append(folder / "b", runs.line("1.0/t/1"))
         assert next(events(told)) == {"episodes": 3, "steps": 0}
+    refused = own.client.get("/api/live", params={"run": ["a"] * 7})
+    assert refused.status_code == 400 and "at most 6" in refused.text
 
 
 def test_the_server_ends_while_pages_listen(folder: Path) -> None:
