@@ -379,7 +379,8 @@ def warnings_of(report: Report) -> list[tuple[str, str]]:
     for name, count in report.faults.items():
         if count > MUCH * answers:
             what, remedy = _FAULTS[name]
-            warnings.append((f"{count} {what}", remedy))
+            one = next(e.id for e in episodes if e.counters[name])
+            warnings.append((f"{count} {what}, such as in {one}", remedy))
     if report.longest > 0.8 * report.context_length:
         warnings.append(
             (

@@ -94,7 +94,8 @@ class ScriptChatModel(ChatModelPlugin):
             if rule.get("turn", turn) == turn and str(rule.get("when", "")) in last:
                 return scripted(rule, turn)
         raise AjetError(
-            f"{self.path}: no rule fits turn {turn} after {last[:80]!r}. Add a rule without `when` and `turn` at the end."
+            f"{self.path}: no rule fits turn {turn} after {last[:80]!r}; a turn is how many answers the chat has, also those that the "
+            "agent shows as examples. Add a rule without `when` and `turn` at the end."
         )
 
 

@@ -57,7 +57,7 @@ def describe(audit: Audit) -> str:
         ]
     notes = audit.notes[len(first) :]
     lines += ["", *(f"not checked: {note}" for note in notes)] if notes else []
-    lines += ["", *(f"unexplained: {fault}" for fault in audit.faults[:SHOWN])] if audit.faults else []
+    lines += ["", *(f"unexplained: {fault}" for fault in audit.faults[:SHOWN] or ["nothing"])]
     if len(audit.faults) > SHOWN:
         lines.append(f"… and {len(audit.faults) - SHOWN:,} more")
     return "\n".join(lines)

@@ -199,7 +199,8 @@ def test_a_killed_run_is_checked_up_to_its_last_checkpoint(runs: Runs) -> None:
 def test_the_command_prints_one_json_object_on_demand(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     folder = runs.run(once, judged, steps=1)
     assert run_program(["audit", str(folder)]) == 0
-    assert "sha256" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "sha256" not in said and said.endswith("\nunexplained: nothing\n")
     assert run_program(["audit", str(folder), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["calls"] == 4 and told["unexplained"] == 0
