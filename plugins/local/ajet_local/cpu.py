@@ -46,11 +46,20 @@ def keep_few_kernels() -> None:
 
 
 def crowded() -> str:
-    """The load and the cores of this process, such as "15 on 2 cores", if the load is higher; else ""."""
+    """The load and the cores of this process, such as "15 on 2 cores", if the load is higher, and not only of what has just ended;
+    else ""."""
     if not hasattr(os, "getloadavg"):
         return ""
     load, cores = round(os.getloadavg()[0]), available_cores()
-    return f"{load} on {cores} cores" if load > cores else ""
+    return f"{load} on {cores} cores" if load > cores and running() > cores else ""
+
+
+def running() -> float:
+    """How many threads of the machine compute now or wait for a core; infinity where the system does not say."""
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    except OSError:
+        return float("inf")
 
 
 def available_cores() -> int:

@@ -228,9 +228,18 @@ def test_the_user_says_how_many_kernels_are_kept(monkeypatch):
     assert [os.environ[name] for name in cpu.KERNELS] == ["256", "7"]
 
 
-@pytest.mark.parametrize(("load", "line"), [(15.2, "15 on 2 cores"), (2.4, ""), (0.1, "")])
-def test_a_load_above_the_cores_is_told(monkeypatch, load, line, model, tokenizer, tmp_path):
+def test_what_computes_now_is_counted():
+    assert cpu.running() >= 1  # this program
+
+
+@pytest.mark.parametrize(
+    ("load", "running", "line"), [(15.2, 3, "15 on 2 cores"), (15.2, 2, ""), (2.4, 3, ""), (0.1, 1, "")]
+)
+def test_a_load_above_the_cores_that_goes_on_is_told(
+    monkeypatch, load, running, line, model, tokenizer, tmp_path
+):
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(cpu, "running", lambda: running)
     monkeypatch.setattr(cpu, "available_cores", lambda: 2)
     assert cpu.crowded() == line
     said = Said()
