@@ -25,10 +25,10 @@ from ajet_loggers.tool import needs
 CHECKPOINTS = "checkpoints"
 LAST = "files.json"
 """The file without which a checkpoint is not complete: it is sent last, and removed first."""
-LEFT_OUT = ("run.lock", "running.json", ".studio/*")
+LEFT_OUT = ("run.lock", "running.json")
 """What belongs to this machine."""
-_UNUSABLE = re.compile(rf"{CHECKPOINTS}/(?!step_)")
-"""Checkpoints that are being written, or are damaged."""
+_UNUSABLE = re.compile(rf"{CHECKPOINTS}/(?!step_)|(?!{CHECKPOINTS}/)(.*/)?\.")
+"""What is being written, damaged checkpoints, and the studio's index. A complete checkpoint may have hidden files."""
 BY_OBSTORE = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 
 

@@ -95,9 +95,16 @@ def test_only_what_has_changed_is_sent_again(run: Run, tmp_path: Path) -> None:
     stored = tmp_path / "store" / result.run_dir.name
     before = {name: (stored / name).stat().st_mtime_ns for name in files(stored)}
     (result.run_dir / "feedback.jsonl").write_text("{}\n")
+    (result.run_dir / "batches" / ".step_000002.npz").write_text("being written")
+    (result.run_dir / "checkpoints" / "step_000001" / ".metadata").write_text(
+        "of torch's distributed checkpoints"
+    )
     copy.update()
     after = {name: (stored / name).stat().st_mtime_ns for name in files(stored)}
-    assert {name for name in after if after[name] != before.get(name)} == {"feedback.jsonl"}
+    assert {name for name in after if after[name] != before.get(name)} == {
+        "feedback.jsonl",
+        "checkpoints/step_000001/.metadata",
+    }
 
 
 def test_a_resumed_run_removes_what_an_earlier_process_has_stored_and_sends_nothing_damaged(
