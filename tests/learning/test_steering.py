@@ -175,6 +175,23 @@ def test_a_task_that_can_do_without_is_whole_again_and_its_rate_is_found_out_ane
     assert runs.start() is None
 
 
+@pytest.mark.parametrize("behind", [0.25, 1.0])
+def test_where_groups_behind_a_start_tell_less_than_whole_ones_they_are_only_tried_from_time_to_time(
+    planned: Any, behind: float
+) -> None:
+    """Ten tasks of two calls, in which one episode of 16 succeeds; of those that begin after the first call, the share ``behind``."""
+    rng, runs = Random(0), planned(whole=0.25)
+    steered = []
+    for step in range(400):
+        task = f"t{step % 10}"
+        start = runs.start(task)
+        steered.append(start is not None)
+        rewards = [float(rng.random() < (behind if start else 1 / 16)) for _ in range(8)]
+        runs.ended(rewards, fork=start, calls=2, task=task)
+    share = np.mean(steered[200:])
+    assert 0 < share < 0.15 if behind == 1.0 else share > 0.6
+
+
 def test_a_task_whose_groups_diverge_is_no_longer_steered(planned: Any) -> None:
     runs = planned()
     runs.start()
@@ -355,7 +372,8 @@ def test_a_group_that_ended_whole_but_too_late_is_known_as_well_as_from_the_jour
     batches = run(source, range(1, 3))
     assert all(batch.metrics["groups_unused"] == 3 for batch in batches)
     assert sum(len(batch.account.episodes["oversampled"]) for batch in batches) >= 4
-    assert make(rollout={"oversample": 2.0}, done=2).steering._tasks == source.steering._tasks
+    again = make(rollout={"oversample": 2.0}, done=2).steering
+    assert (again._tasks, again._told) == (source.steering._tasks, source.steering._told)
 
 
 @pytest.mark.whole

@@ -36,6 +36,8 @@ from ajet.tracker.record import EpisodeRecord
 from ajet.types import ConfigError, Task
 
 KEY = "rollout.steer"
+FADES = 0.97
+"""What a group counts when another one has ended: as much as a half after 23."""
 
 
 def check_steering(judge: Judge) -> None:
@@ -192,8 +194,8 @@ class _Known:
 
     def adjust(
         self, start: PastEpisode, calls: int, group: Sequence[PastEpisode], is_hard: bool, aim: float
-    ) -> None:
-        """Learn from the judged episodes of a group that began with so many calls of a start."""
+    ) -> bool:
+        """Learn from the judged episodes of a group that began with so many calls of a start. Whether it told them apart."""
         if not is_hard:
             alike = sum(not e.has_passed for e in group)
         elif start.has_passed:
@@ -209,6 +211,30 @@ class _Known:
         if wanted >= start.calls:  # it can do without: its next group is whole and says whether it can
             del self.left[is_hard]
             self.passed = self.episodes = 0.0
+        return 0 < alike < len(group)
+
+
+@dataclass(slots=True)
+class _Told:
+    """How often groups of tasks that are too hard, or of those that are too easy, told their episodes apart.
+
+    All tasks share it, as they share the agent: where one call decides, groups behind it tell nothing, whatever their task.
+    """
+
+    groups: dict[int | None, tuple[float, float]] = field(default_factory=dict)
+    """For so many calls that are left to the model, or None for whole groups: those that told, of how many."""
+
+    def note(self, left: int | None, told: bool) -> None:
+        """Note a group. What is known fades, so that each number of calls is tried again."""
+        self.groups = {key: (t * FADES, n * FADES) for key, (t, n) in self.groups.items()}
+        t, n = self.groups.get(left, (0.0, 0.0))
+        self.groups[left] = (t + told, n + 1)
+
+    def more(self, left: int) -> bool:
+        """Whether groups with so many calls left may tell at least as often as whole ones."""
+        told, count = self.groups.get(left, (0.0, 0.0))
+        whole, of = self.groups.get(None, (0.0, 1.0))
+        return (told + 1) / (count + 1) >= whole / of
 
 
 class Steering:
@@ -231,6 +257,7 @@ class Steering:
         self._group_size = group_size
         self._seed = seed
         self._tasks: dict[str, _Known] = {}
+        self._told = {True: _Told(), False: _Told()}
         self._demonstrations = {one.id: one for one in demonstrations}
         for one in self._demonstrations.values():
             known = self._tasks.setdefault(one.task, _Known())
@@ -268,6 +295,8 @@ class Steering:
         for group, own in zip(groups, roots, strict=True):
             known = self._tasks.setdefault(group[0].task, _Known())
             if not own[0].fork:
+                if (is_hard := known.is_hard(self._settings.band)) is not None:
+                    self._told[is_hard].note(None, 0 < sum(e.has_passed for e in own) < len(own))
                 known.whole_group(own)
             for episode in group:
                 if episode.failure is None:
@@ -301,7 +330,8 @@ class Steering:
         if left >= start.calls:
             return None
         calls = min(start.places, key=lambda behind: abs(start.calls - behind - left))
-        return Fork(start.id, calls, steered=True)
+        may_tell = self._told[is_hard].more(start.calls - calls)
+        return Fork(start.id, calls, steered=True) if may_tell else None
 
     def _is_whole(self, step: int, place: int) -> bool:
         """Whether a group is whole by lot. Each is with the same probability, and as many of each batch as there can be."""
@@ -319,4 +349,5 @@ class Steering:
         if all(e.failure == FailureKind.DIVERGED for e in group):
             known.diverges = True
         elif start and judged and is_hard is not None:
-            known.adjust(start, fork.calls, judged, is_hard, self._settings.aim(is_hard))
+            told = known.adjust(start, fork.calls, judged, is_hard, self._settings.aim(is_hard))
+            self._told[is_hard].note(start.calls - fork.calls, told)
