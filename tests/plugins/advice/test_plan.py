@@ -104,12 +104,15 @@ def test_verl_divides_weights_over_all_gpus_and_shares_each_with_vllm(folder: Fo
     assert "AdamW" not in parts(away, "sampling") and "AdamW" in parts(away, "training")
 
 
+@pytest.mark.parametrize("flash", [True, False])
 @pytest.mark.parametrize(
-    ("size", "gpus"), [("0.6B", 1), ("0.6B", 16), ("4B", 8), ("8B", 8), ("8B", 16), ("14B", 8), ("14B", 16)]
+    ("size", "gpus"),
+    [("0.6B", 1), *((size, gpus) for size in ("0.6B", "4B", "8B", "14B") for gpus in (8, 16))],
 )
 def test_what_verl_gets_without_settings_leaves_a_twentieth_of_each_gpu(
-    folder: Folder, size: str, gpus: int
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, size: str, gpus: int, flash: bool
 ) -> None:
+    monkeypatch.setattr("ajet_verl.scale.find_spec", lambda name: name if flash else None)
     arguments = (
         "--model",
         f"Qwen/Qwen3-{size}",

@@ -39,6 +39,13 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 36,
         "num_attention_heads": 32,
     },
+    "qwen3-14b": {
+        **_DENSE,
+        "hidden_size": 5120,
+        "intermediate_size": 17408,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 40,
+    },
     "qwen3-32b": {
         **_DENSE,
         "hidden_size": 5120,

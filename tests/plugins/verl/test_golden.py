@@ -60,15 +60,16 @@ def test_the_dry_run_prints_the_golden_file(tmp_path: Path, name: str, gpus: int
     assert head == file.read_text(), "see the first lines of this test's file"
 
 
+@pytest.mark.parametrize("gpus", NODES)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_without_flash_attention_the_dry_run_prints_two_settings_more_which_verl_accepts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, gpus: int
 ) -> None:
     monkeypatch.setattr("ajet_verl.scale.find_spec", lambda package: None)
-    made, settings = job(tmp_path, name, 8)
+    made, settings = job(tmp_path, name, gpus)
     validate(made, settings)
     printed = {" ".join(line.split()) for line in describe_job(made, made.layers).splitlines()}
-    kept = {" ".join(line.split()) for line in (GOLDEN / f"{name}-8-gpus.txt").read_text().splitlines()}
+    kept = {" ".join(line.split()) for line in (GOLDEN / f"{name}-{gpus}-gpus.txt").read_text().splitlines()}
     added = {
         line.split()[1] for line in printed - kept if line.startswith("# ") and "actor_rollout_ref" in line
     }
