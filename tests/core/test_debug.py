@@ -282,14 +282,17 @@ def test_an_endpoint_answers_with_the_key_of_the_environment(
     assert "MY_KEY" in written and "secret-1" not in written, "a key is never written down"
 
 
-def test_an_endpoint_gets_the_seed_that_was_asked_for(endpoint: Endpoint) -> None:
+def test_an_endpoint_gets_the_sampling_that_was_asked_for_and_nothing_else(endpoint: Endpoint) -> None:
+    asked = {"seed": 5, "top_p": 0.9, "top_k": 20, "min_p": 0.1}
+
     async def ask() -> None:
         async with OpenAIChatModel(base_url=endpoint.url, model="m").open() as model:
-            await model.complete([{"role": "user", "content": "2+2?"}], [], Sampling(seed=5))
+            await model.complete([{"role": "user", "content": "2+2?"}], [], Sampling(**asked))
+            await model.complete([{"role": "user", "content": "2+2?"}], [], Sampling())
 
     asyncio.run(ask())
-    ((*_, body),) = endpoint.requests
-    assert body["seed"] == 5
+    (*_, full), (*_, plain) = endpoint.requests
+    assert full.items() >= asked.items() and not plain.keys() & asked.keys()
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,9 @@ class OpenAIChatModel(ChatModelPlugin):
         body: dict[str, Any] = {"messages": list(messages), "temperature": sampling.temperature}
         body |= {"tools": list(tools)} if tools else {}
         body |= {"top_p": sampling.top_p} if sampling.top_p < 1 else {}
+        # OpenAI's own endpoint refuses these two by name; others know them.
+        body |= {"top_k": sampling.top_k} if sampling.top_k else {}
+        body |= {"min_p": sampling.min_p} if sampling.min_p else {}
         body |= {"max_tokens": sampling.max_tokens} if sampling.max_tokens else {}
         body |= {"stop": list(sampling.stop)} if sampling.stop else {}
         body |= {"seed": sampling.seed} if sampling.seed is not None else {}

@@ -325,6 +325,14 @@ def _config(folder: Path) -> LoraConfig:
 
 def _check_settings(name: str, settings: LoraSettings, folder: Path) -> None:
     config = _config(folder)
+    # Engines that sample with the adapter learn rank, alpha and layers alone.
+    for key in ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save"):
+        if value := getattr(config, key):
+            raise ConfigError(
+                f"targets.{name}.lora",
+                f"the adapter in {folder} has {key}={value}, with which none is trained here. `ajet export {folder} DIR` merges it "
+                "into a model to train.",
+            )
     for key, asked, saved in (
         ("rank", settings.rank, config.r),
         ("alpha", _alpha(settings), config.lora_alpha),

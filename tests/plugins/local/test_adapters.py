@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from peft import PeftModel  # noqa: E402
+from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from ajet.interfaces.progress import Silent  # noqa: E402
@@ -368,6 +368,22 @@ def test_a_job_goes_on_from_the_adapters_of_a_checkpoint(folder, tmp_path):
     ):
         settings = LoraSettings(rank=4, modules=("q_proj",))
         Local(device="cpu").load(tmp_path / "saved", 0, {"solver": settings}, torch.float32)
+
+
+@pytest.mark.parametrize("more", [{"use_rslora": True}, {"rank_pattern": {"q_proj": 2}}])
+def test_an_adapter_whose_scale_no_setting_tells_is_not_trained_but_exported_as_peft_computes_it(
+    folder, tmp_path, more
+):
+    config = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj"], init_lora_weights=False, **more)
+    foreign = get_peft_model(AutoModelForCausalLM.from_pretrained(folder), config)
+    foreign.save_pretrained(tmp_path / "saved")
+    with pytest.raises(
+        ConfigError, match=rf"targets\.saved\.lora: the adapter in .* has {next(iter(more))}=.*export"
+    ):
+        Local(device="cpu").load(tmp_path / "saved", 0, {"saved": LoraSettings(rank=4)}, torch.float32)
+    Local().export(tmp_path / "saved", tmp_path / "out", None)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    torch.testing.assert_close(logits(merged), logits(foreign), atol=1e-4, rtol=1e-4)
 
 
 def test_an_adapter_of_named_modules_goes_on_where_the_job_names_them(folder, tmp_path):
