@@ -88,6 +88,14 @@ def test_a_failed_episode_has_not_succeeded() -> None:
     assert found and found.outcome == "worse"
 
 
+def test_where_only_rewards_are_given_failed_episodes_are_left_out_and_counted() -> None:
+    made = run([False] * 10, [True] * 8 + [None] * 2)
+    for entry in made.entries:
+        cast("_Entry", entry).is_success = None
+    told = str(verdict_of(made))
+    assert "reward on 8 validation tasks, without the failed episodes (0 and 2), 0.000 → 1.000" in told
+
+
 @pytest.mark.parametrize(
     ("rewards", "outcome"),
     [

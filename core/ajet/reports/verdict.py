@@ -129,7 +129,7 @@ def validated_steps(metrics: Iterable[Mapping[str, Any]]) -> list[int]:
 
 def _validated(run: RecordedRun) -> Change | None:
     """The same tasks in the first and the last validation; None without two of them. A failed episode has not succeeded;
-    where only rewards are given, it is left out. Rewards that say more than success are compared, too, with p-values for two tests."""
+    where only rewards are given, it is left out and counted. Rewards that say more than success are compared, too, with p-values for two tests."""
     steps = validated_steps(run.metrics)
     if not steps:
         return None
@@ -147,6 +147,10 @@ def _validated(run: RecordedRun) -> Change | None:
     ]
     changes = [change for change in compared if change]
     changes = [replace(change, p=p) for change, p in zip(changes, holm([c.p for c in changes]), strict=True)]
+    failed = [sum(e.step == step and e.failure is not None for e in episodes) for step in steps]
+    if not by_success and any(failed):
+        without = ", without the failed episodes ({} and {}),".format(*failed)
+        changes = [replace(change, figure=change.figure + without) for change in changes]
     return next((change for change in changes if change.p <= SIGNIFICANT), changes[0] if changes else None)
 
 
