@@ -9,13 +9,14 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
 from ajet.interfaces.base import Plugin
 from ajet.types import ConfigError, Task
 
+T = TypeVar("T")
 _MOST_AGAIN = 1000
 """Consecutive draws that only repeat earlier tasks."""
 
@@ -206,12 +207,12 @@ def read_all(reader: Reader, where: str) -> list[Task]:
     return tasks
 
 
-def tasks_of_step(tasks: Sequence[Task], step: int, batch_size: int, seed: int) -> list[Task]:
-    """The tasks of a step, a pure function of its number, so that resuming needs no other state.
+def tasks_of_step(tasks: Sequence[T], step: int, batch_size: int, seed: int) -> list[T]:
+    """The tasks, or samples, of a step counted from 0, a pure function of its number, so that resuming needs no other state.
 
     Every epoch is a permutation of its own, seeded by (seed, epoch).
     """
-    chosen: list[Task] = []
+    chosen: list[T] = []
     while len(chosen) < batch_size:
         epoch, offset = divmod(step * batch_size + len(chosen), len(tasks))
         order = list(range(len(tasks)))

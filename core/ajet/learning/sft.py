@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 from ajet import plugin_names
 from ajet.chat.finished import Sampled, sampled_in
 from ajet.chat.renderer import Chat
-from ajet.interfaces.reader import is_trajectory
+from ajet.interfaces.reader import is_trajectory, tasks_of_step
 from ajet.learning.algorithms import SFT
 from ajet.learning.batch import RolloutBatch
 from ajet.learning.settings import TrainSettings
@@ -214,15 +213,8 @@ class TranscriptSource:
 def in_epochs(step: int, batch_size: int, count: int, seed: int, epochs: int | None = None) -> list[int]:
     """The indices, of ``count`` things, in the batch of a step: each epoch is a permutation of its own. The last batch of ``epochs``
     may be smaller."""
-
-    def at(position: int) -> int:
-        epoch, offset = divmod(position, count)
-        order = list(range(count))
-        random.Random(f"{seed}:{epoch}").shuffle(order)
-        return order[offset]
-
-    end = step * batch_size if epochs is None else min(step * batch_size, epochs * count)
-    return [at(position) for position in range((step - 1) * batch_size, end)]
+    batch = tasks_of_step(range(count), step - 1, batch_size, seed)
+    return batch if epochs is None else batch[: max(epochs * count - (step - 1) * batch_size, 0)]
 
 
 def steps_for(epochs: int, transcripts: int, batch_size: int) -> int:
