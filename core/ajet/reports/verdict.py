@@ -129,7 +129,8 @@ def validated_steps(metrics: Iterable[Mapping[str, Any]]) -> list[int]:
 
 def _validated(run: RecordedRun) -> Change | None:
     """The same tasks in the first and the last validation; None without two of them. A failed episode has not succeeded;
-    where only rewards are given, it is left out and counted. Rewards that say more than success are compared, too, with p-values for two tests."""
+    where only rewards are given, it is left out and counted. Rewards that say more than success are compared, too, with p-values for
+    two tests."""
     steps = validated_steps(run.metrics)
     if not steps:
         return None
