@@ -14,8 +14,6 @@ from typing import Any
 
 _EARLIER = ("AgentJetJob", "AjetTuner", "BaseJudge", "Workflow", "WorkflowTask", "bp")
 """Names of programs that were written for the earlier AgentJet, from a plugin; `dir` leaves them out."""
-_EVENTS = ("CheckpointSaved", "EpisodeEnd", "RunEnd", "RunStart", "StepEnd")
-"""Names that were here, too, and are in `ajet.interfaces.events`."""
 _STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
 _WHERE = {name: where for where, name in re.findall(r"from ajet\.(\S+) import (\S+) as", _STUB)}
 # Without those of plugins, so that `import *` works where these are not installed.
@@ -23,14 +21,6 @@ __all__ = [name for name, where in _WHERE.items() if where != "plugin_names"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _EVENTS:
-        import warnings
-
-        from ajet.interfaces import events
-
-        said = f"ajet.{name} is ajet.interfaces.events.{name}: import it from there"
-        warnings.warn(said, DeprecationWarning, stacklevel=2)
-        return getattr(events, name)
     if name not in _WHERE:
         raise AttributeError(f"module 'ajet' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"ajet.{_WHERE[name]}"), name)

@@ -24,13 +24,6 @@ CORE = "ajet"
 """The distribution whose plugins come with AgentJet."""
 T = TypeVar("T", bound=Settings)
 P = TypeVar("P", bound=Plugin)
-_EARLIER = {
-    "return the classes from ajet_plugins instead": "readers judges engines chat_models algorithms filters backbones loggers "
-    "recipes services",
-    "return a context manager around the attempt from ajet_attempt": "attempt_start attempt_end",
-    "name the function in an entry point of the group ajet.options": "command_line",
-}
-"""What takes the place of hooks of earlier versions, whose names are without `ajet_`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +82,7 @@ class Plugins:
         for name in dir(plugin):
             marked = self.manager.parse_hookimpl_opts(plugin, name) is not None
             if marked and name not in known:
-                earlier = name.removeprefix("ajet_")
-                today = next(
-                    (f"; {form}" for form, hooks in _EARLIER.items() if earlier in hooks.split()), None
-                )
-                raise TypeError(f"{name}: no such hook{today or nearest(name, known)}")
+                raise TypeError(f"{name}: no such hook{nearest(name, known)}")
             if not marked and name in known and inspect.isroutine(getattr(plugin, name)):
                 raise TypeError(f"{name}: is not marked as a hook; decorate it with @ajet.hookimpl")
 

@@ -12,7 +12,6 @@ import pytest
 
 import ajet
 from ajet import environments, plugin_names
-from ajet.interfaces import events
 from tests.pages import blocks, files, page
 
 PAGE = page("docs/python.md")
@@ -84,14 +83,6 @@ def test_the_module_shows_its_public_names_only() -> None:
     }
     for name in dir(ajet):
         assert getattr(ajet, name).__doc__, name
-
-
-def test_a_name_that_has_moved_works_and_says_where_it_is() -> None:
-    with pytest.warns(
-        DeprecationWarning, match=r"^ajet\.RunEnd is ajet\.interfaces\.events\.RunEnd: import"
-    ) as told:
-        from ajet import RunEnd
-    assert RunEnd is events.RunEnd and told[0].filename == __file__
 
 
 def test_a_name_whose_plugin_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,21 +174,6 @@ def test_a_hook_that_is_not_marked_is_an_error() -> None:
         Plugins().register(unmarked, "d", "1")
 
 
-@pytest.mark.parametrize(
-    ("hook", "today"),
-    [
-        ("ajet_judges", "return the classes from ajet_plugins instead"),
-        ("ajet_chat_models", "return the classes from ajet_plugins instead"),
-        ("ajet_attempt_end", "return a context manager around the attempt from ajet_attempt"),
-        ("ajet_command_line", "name the function in an entry point of the group ajet.options"),
-    ],
-)
-def test_a_hook_of_earlier_versions_is_an_error_that_names_the_form_of_today(hook: str, today: str) -> None:
-    earlier = SimpleNamespace(__name__="module", **{hook: hookimpl(lambda: [])})
-    with pytest.raises(TypeError, match=f"^{hook}: no such hook; {today}$"):
-        Plugins().register(earlier, "d", "1")
-
-
 def test_one_hook_brings_classes_of_several_kinds() -> None:
     class Some(Reader):
         """A reader."""
