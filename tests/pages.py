@@ -35,3 +35,10 @@ def blocks(text: str, language: str) -> list[str]:
     """The code blocks of a language; "" for those that name none."""
     found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [code for named, code in found if named == language]
+
+
+def keys_said(text: str) -> set[str]:
+    """The keys of a job in the first cells of a page's tables, and those after its words "do not differ"."""
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("|")]
+    alike = text.partition("do not differ:")[2].partition(".\n")[0]
+    return {key for part in (*cells, alike) for key in re.findall(r"`([^`]+)`", part)}

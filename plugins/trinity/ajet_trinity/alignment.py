@@ -59,7 +59,6 @@ class AlignedKeys:
     ours: tuple[str, ...]
     trinity: tuple[str, ...]
     values: Callable[[Job, TrinitySettings, Place], tuple[Any, ...]]
-    note: str = ""
 
 
 def _loss_arguments(job: Job, settings: TrinitySettings) -> dict[str, Any]:
@@ -96,31 +95,30 @@ def layout_of(job: Job, settings: TrinitySettings) -> RowLayout:
 
 TABLE = (
     AlignedKeys(("model",), ("model.model_path",), lambda job, settings, place: (place.model,)),
+    # The model's context where the job sets none; workers compute rows of up to so many tokens together.
     AlignedKeys(
         ("rollout.context_length",),
         ("model.max_model_len", "trainer.max_token_len_per_gpu"),
         lambda job, settings, place: (
             (place.context, max(place.context, MOST_TOKENS)) if place.context else (None, MOST_TOKENS)
         ),
-        "the model's context where the job sets none; workers compute rows of up to so many tokens together",
     ),
     AlignedKeys(
         ("rollout.sampling.temperature",),
         ("model.temperature",),
         lambda job, settings, place: (job.config.rollout.sampling.temperature,),
-        "of all logprobs; an agent that samples at another temperature is an error",
     ),
+    # For Trinity's records.
     AlignedKeys(
         ("rollout.group_size",),
         ("algorithm.repeat_times",),
         lambda job, settings, place: (job.config.rollout.group_size,),
-        "for Trinity's records",
     ),
+    # Trinity's train_batch_size are the rows of a chunk; a mini-batch has as many chunks as its timelines need.
     AlignedKeys(
         ("train.batch_size", "train.mini_batches"),
         ("buffer.batch_size", "buffer.train_batch_size"),
         lambda job, settings, place: (job.config.train.batch_size, layout_of(job, settings).size),
-        "Trinity's train_batch_size are the rows of a chunk; a mini-batch has as many chunks as its timelines need",
     ),
     AlignedKeys(
         ("train.algorithm", "train.kl", "train.correction", "train.correction_cap"),
@@ -130,13 +128,12 @@ TABLE = (
             f"{REMOTE}.loss.{'RowLossWithReference' if needs_reference(job) else 'RowLoss'}",
             _loss_arguments(job, settings),
         ),
-        "advantages and loss are AgentJet's; Trinity computes the logprobs and gradients",
     ),
+    # Mini-batches are sent once an epoch; with several of them, corrections need logprobs before the update.
     AlignedKeys(
         ("train.epochs",),
         ("algorithm.bypass_old_logprobs",),
         lambda job, settings, place: (not needs_before(job),),
-        "mini-batches are sent once an epoch; with several of them, corrections need logprobs before the update",
     ),
     AlignedKeys(
         ("train.entropy",),
@@ -150,11 +147,11 @@ TABLE = (
             else ("none", None)
         ),
     ),
+    # AgentJet's AdamW takes the rate of each step from its rows, and clips.
     AlignedKeys(
         ("train.learning_rate", "train.weight_decay"),
         ("algorithm.optimizer.lr", "algorithm.optimizer.weight_decay"),
         lambda job, settings, place: (job.config.train.learning_rate, job.config.train.weight_decay),
-        "AgentJet's AdamW takes the rate of each step from its rows",
     ),
     AlignedKeys(
         ("train.adam_epsilon", "train.max_grad_norm"),
@@ -166,13 +163,11 @@ TABLE = (
                 "norms": str(place.spool.norms),
             },
         ),
-        "of AgentJet's AdamW, which clips",
     ),
     AlignedKeys(
         ("backbone",),
         ("cluster.node_num", "cluster.gpu_per_node"),
         lambda job, settings, place: (settings.nodes, settings.gpus),
-        "backbone.trinity.nodes and backbone.trinity.gpus",
     ),
     AlignedKeys(
         ("run.dir",),
@@ -190,59 +185,9 @@ TABLE = (
             f"ajet-{place.attempt}",
             "trainer",
         ),
-        "the run folder, which all nodes must see",
     ),
 )
 """Keys of the job that Trinity receives in some form."""
-
-OURS: Mapping[str, str] = {
-    "task": "AgentJet reads the tasks and validates",
-    "workflow": "run by AgentJet, beside Trinity",
-    "judge": "by AgentJet; rows have advantages, not rewards",
-    "judge_check": "by AgentJet",
-    "targets.NAME.agents": "by capture",
-    "targets.NAME.models": "by capture",
-    "targets.NAME.train": "before rows are made; AgentJet's engine answers the calls of a target that is not trained",
-    "targets.NAME.frozen_model": "answers its target's calls, which are masked",
-    "prompts": "by AgentJet",
-    "models": "by `ajet eval --models`",
-    "rollout": "AgentJet's engine samples; Trinity's explorer does not run",
-    "train.targets": "tokens of other targets are masked",
-    "train.credit": "in the advantages that rows carry",
-    "train.call_discount": "in the advantages that rows carry",
-    "train.filters": "before rows are made",
-    "train.max_timelines": "before rows are made",
-    "train.dynamic_sampling": "by AgentJet's loop",
-    "train.max_staleness": "by AgentJet's loop",
-    "train.asynchronous": "AgentJet samples the next batch while Trinity trains",
-    "train.steps": "AgentJet ends Trinity after the last one",
-    "train.warmup_steps": "in the rate that each row carries",
-    "train.schedule": "in the rate that each row carries",
-    "train.final_share": "in the rate that each row carries",
-    "train.save_every": "AgentJet asks Trinity for a checkpoint",
-    "train.save_minutes": "AgentJet asks Trinity for a checkpoint",
-    "train.keep_last": "checkpoints are kept by the run folder's writer",
-    "train.keep_best": "checkpoints are kept by the run folder's writer",
-    "eval": "by AgentJet",
-    "run.seed": "of tasks and sampling; Trinity's step draws nothing",
-    "run.restarts": "by `ajet run`, which starts Trinity again from the last checkpoint",
-    "run.name": "in the run folder, and by loggers",
-    "run.tags": "in the run folder, and by loggers",
-    "run.record_batches": "in the run folder",
-    "run.stop_on": "in this process",
-    "run.loggers": "in the process of `ajet run`",
-    "run.services": "started beside `ajet run`",
-    "plugins": "for commands of plugins",
-    "services": "started beside `ajet run`",
-}
-"""Keys, or prefixes of keys, that AgentJet honours itself, and where."""
-
-REFUSED: Mapping[str, str] = {
-    "run.deterministic": "the order of sums in Trinity's workers depends on time",
-    "train.reference": "Trinity compares with the initial weights",
-    "targets.NAME.lora": "Trinity trains all weights here",
-}
-"""Keys that are errors with this backbone, and why."""
 
 
 def compose(job: Job, settings: TrinitySettings, place: Place) -> dict[str, Any]:

@@ -74,7 +74,6 @@ class Aligned:
     ours: str
     verl: tuple[str, ...]
     value: Callable[[JobConfig], Any]
-    note: str = ""
     only: bool = False
     """AgentJet reads the job's key too, so a different value in ``backbone.verl`` is an error."""
     in_updates: bool = False
@@ -86,59 +85,42 @@ TABLE = (
     Aligned("train.steps", ("trainer.total_training_steps",), lambda c: c.train.steps, only=True),
     Aligned("train.batch_size", ("data.train_batch_size",), lambda c: c.train.batch_size, only=True),
     Aligned("rollout.group_size", (f"{ROLLOUT}.n",), lambda c: c.rollout.group_size, only=True),
+    # Rows are arranged to give this many optimizer steps; in separate_async each step samples its own share.
     Aligned(
         "train.mini_batches",
         (f"{ACTOR}.ppo_mini_batch_size", "trainer.v1.separate_async.parameter_sync_step"),
         lambda c: (max(c.train.batch_size // c.train.mini_batches, 1), c.train.mini_batches),
-        "rows are arranged to give this many optimizer steps; in separate_async each step samples its own share",
         only=True,
     ),
     Aligned("train.epochs", (f"{ACTOR}.ppo_epochs",), lambda c: c.train.epochs, only=True),
     Aligned("train.learning_rate", (f"{ACTOR}.optim.lr",), lambda c: c.train.learning_rate),
+    # verl's first step has the rate 0, its second step the rate of the local backbone's first.
     Aligned(
         "train.warmup_steps",
         (f"{ACTOR}.optim.lr_warmup_steps",),
         lambda c: c.train.warmup_steps,
-        "verl's first step has the rate 0, its second step the rate of the local backbone's first; times "
-        "`train.mini_batches` in separate_async, where verl counts each mini-batch",
         in_updates=True,
     ),
-    Aligned(
-        "train.schedule",
-        (SCHEDULE,),
-        lambda c: c.train.schedule,
-        "constant or cosine, only with backbone.verl.engine dp; verl's is one step behind the local backbone's",
-    ),
+    Aligned("train.schedule", (SCHEDULE,), lambda c: c.train.schedule),
     Aligned(
         "train.final_share",
         (FINAL_SHARE,),
         lambda c: 0.0 if c.train.schedule == "constant" else c.train.last_share,
-        "only with backbone.verl.engine dp",
     ),
     Aligned("train.weight_decay", (f"{ACTOR}.optim.weight_decay",), lambda c: c.train.weight_decay),
-    Aligned(
-        "train.adam_epsilon",
-        (EPSILON,),
-        lambda c: {"eps": c.train.adam_epsilon},
-        "only with backbone.verl.engine dp",
-    ),
+    Aligned("train.adam_epsilon", (EPSILON,), lambda c: {"eps": c.train.adam_epsilon}),
     Aligned(
         "train.max_grad_norm",
         (f"{ACTOR}.optim.clip_grad", GRAD_CLIP),
         lambda c: c.train.max_grad_norm,
     ),
-    Aligned(
-        "train.kl",
-        (f"{ACTOR}.kl_loss_coef",),
-        lambda c: c.train.kl,
-        "for verl's records; the penalty is a term of AgentJet's loss",
-        only=True,
-    ),
+    # For verl's records; the penalty is a term of AgentJet's loss.
+    Aligned("train.kl", (f"{ACTOR}.kl_loss_coef",), lambda c: c.train.kl, only=True),
+    # verl counts the versions that a group spans, including the trained one.
     Aligned(
         "train.max_staleness",
         ("trainer.v1.sampler.max_off_policy_threshold",),
         lambda c: None if c.train.max_staleness is None else c.train.max_staleness + 1,
-        "verl counts the versions that a group spans, including the trained one",
     ),
     Aligned("train.save_every", ("trainer.save_freq",), lambda c: c.train.save_every),
     Aligned(
@@ -146,6 +128,7 @@ TABLE = (
         ("trainer.test_freq",),
         lambda c: (c.eval.every or max(c.train.steps, 1)) if c.task and c.task.validation else -1,
     ),
+    # Raw logprobs are before temperature, processed ones after temperature and truncation.
     Aligned(
         "rollout.sampling.temperature",
         (f"{ROLLOUT}.temperature", f"{ROLLOUT}.logprobs_mode"),
@@ -153,7 +136,6 @@ TABLE = (
             c.rollout.sampling.temperature,
             "raw_logprobs" if c.rollout.sampling.temperature == 1 else "processed_logprobs",
         ),
-        "raw logprobs are before temperature, processed ones after temperature and truncation",
         only=True,
     ),
     Aligned(
@@ -163,87 +145,6 @@ TABLE = (
     ),
 )
 """Keys that depend neither on the model nor on the run folder; `PLACED` has those that do, and the mode."""
-
-OURS: Mapping[str, str] = {
-    "task.reader": "tasks are read on the node of `ajet run`; verl's data loader counts positions in AgentJet's plan",
-    "task.validation": "episodes of AgentJet's plan, when verl validates",
-    "task.hidden": "by the episode runners, which run the commands",
-    "workflow": "run by the episode runners",
-    "judge": "opened in each episode runner, which runs whole groups",
-    "judge_check": "opened in each episode runner",
-    "targets.NAME.agents": "by capture, in the episode runners",
-    "targets.NAME.models": "by capture, in the episode runners",
-    "targets.NAME.train": "before rows are made; vLLM answers the calls of a target that is not trained",
-    "targets.NAME.lora": "one adapter each, which verl's workers train and vLLM adds; only with the engine dp, and not with "
-    "backbone.verl.mode separate_async",
-    "targets.NAME.frozen_model": "answers its target's calls, which are masked",
-    "prompts": "by the episode runners",
-    "models": "by `ajet eval --models`",
-    "rollout.concurrency": "over all runners together",
-    "rollout.oversample": "by the conductor, in mode `sync`; the other modes do not wait for slow groups",
-    "rollout.timeout": "by the episode runners",
-    "rollout.judge_timeout": "by the episode runners",
-    "rollout.judge_check_share": "by the episode runners",
-    "rollout.retries": "by the episode runners, and by another runner if one dies",
-    "rollout.stall_warning": "by the episode runners",
-    "rollout.loop_timeout": "by the episode runners: a runner whose loop stays blocked is ended and restarted",
-    "rollout.strict": "by capture, in the episode runners",
-    "rollout.missed": "by capture, in the episode runners",
-    "rollout.gateway": "on the runner's node",
-    "rollout.gateway_address": "on the runner's node: with a port of its own only if one runner is there",
-    "rollout.threads": "by capture, in the episode runners",
-    "rollout.side_calls": "found by the episode runners; left out before rows are made",
-    "rollout.workdir": "the same folder on every node",
-    "rollout.merge": "by the tracker, in the episode runners",
-    "rollout.context_length": "vLLM's max_model_len, unless `actor_rollout_ref.rollout.max_model_len` is set; also by capture, in the "
-    "episode runners",
-    "rollout.chat_template": "by the episode runners, which render all chats",
-    "rollout.call_example": "by the episode runners, which read all answers",
-    "rollout.tool_prompt": "by the episode runners, which render all chats",
-    "rollout.tool_calls": "by the episode runners, which read all answers",
-    "rollout.images": "by capture, in the episode runners",
-    "rollout.sampling": "sent with every request; without a seed, which makes vLLM's sampler slow, unless "
-    "`actor_rollout_ref.rollout.full_determinism` is set in mode `sync`",
-    "train.algorithm": "advantages and loss are AgentJet's; verl's worker computes logprobs and gradients",
-    "train.reference": "the reference model of verl's workers is this one instead of the initial model",
-    "train.targets": "tokens of other targets are masked",
-    "train.credit": "in the advantages that rows carry; `tree` needs `rollout.fork`",
-    "train.call_discount": "in the advantages that rows carry",
-    "train.filters": "by the tracker's timelines, before rows are made",
-    "train.max_timelines": "by the tracker's timelines, before rows are made",
-    "train.dynamic_sampling": "by the conductor, which starts further groups, as soon as one is needed",
-    "train.entropy": "in AgentJet's loss",
-    "train.correction": "in AgentJet's loss",
-    "train.correction_cap": "in AgentJet's loss",
-    "train.asynchronous": "chooses backbone.verl.mode colocate_async",
-    "train.keep_last": "checkpoints are kept by the run folder's writer",
-    "train.keep_best": "checkpoints are kept by the run folder's writer",
-    "eval.engine": "by `ajet eval`; a run's own validation is sampled by verl's engine",
-    "eval.episodes": "in AgentJet's plan",
-    "eval.greedy": "in AgentJet's plan",
-    "eval.repeats": "in AgentJet's plan",
-    "eval.sampling": "sent with every request",
-    "backbone": "chooses verl; `mode` is `trainer.v1.trainer_mode`, `engine` is `model_engine`",
-    "run.restarts": "by `ajet run`, which starts verl again from the last checkpoint",
-    "run.name": "in the run folder, and by loggers",
-    "run.tags": "in the run folder, and by loggers",
-    "run.record_batches": "in the run folder, without token ids; not in separate_async",
-    "run.stop_on": "over the metrics of each step, in this process",
-    "run.loggers": "in the process of `ajet run`",
-    "run.services": "started beside `ajet run`; `ray` is the cluster to join",
-    "plugins": "for commands of plugins, such as `ajet online`",
-    "services": "started beside `ajet run`",
-}
-"""Keys, or prefixes of keys, that AgentJet honours itself, and where."""
-
-REFUSED: Mapping[str, str] = {
-    "run.deterministic": "vLLM's batches depend on time",
-    "rollout.fork": "the conductor asks for a whole group at once, and knows no episode that begins after others have ended",
-    "rollout.steer": "the conductor plans groups without the journal of the steps before, whose episodes they would begin with",
-    "train.save_minutes": "verl counts steps",
-    "task.selector": "verl's data loader asks for tasks before the groups before them have ended",
-}
-"""Keys that are errors with this backbone, and why."""
 
 DEFAULTS: Mapping[str, Any] = {
     f"{ROLLOUT}.name": "vllm",

@@ -23,10 +23,13 @@ from ajet_verl.alignment import (
     compose,
     verl_defaults,
 )
-from ajet_verl.keys import DEFAULTS, ENGINES, FIXED, OURS, PLACED, REFUSED, TABLE
+from ajet_verl.keys import DEFAULTS, ENGINES, FIXED, PLACED, TABLE
 from ajet_verl.plugin import Verl
+from tests.pages import keys_said, page
 
-PAGE = Path(__file__).parents[3] / "plugins" / "verl" / "KEYS.md"
+PAGE = page("plugins/verl/KEYS.md")
+OTHERS = PAGE.partition("## Keys that differ, or are refused")[2].partition("These keys of verl")[0]
+"""What the page says of the keys that do not set verl's."""
 WORKFLOW = "async def run(task, tuner):\n    return None\n"
 
 
@@ -58,22 +61,24 @@ def at(config: Any, key: str) -> Any:
     return OmegaConf.select(config, key, throw_on_missing=True)
 
 
-def test_every_key_of_the_job_is_aligned_or_ours_or_refused() -> None:
+def test_the_page_says_of_every_key_of_the_job_what_becomes_of_it() -> None:
     names = [key.key for key in all_keys()] + [f"targets.NAME.{n}" for n in TargetSettings.model_fields]
-    named = {row.ours for row in TABLE} | set(PLACED.values()) | OURS.keys() | REFUSED.keys()
+    named = {row.ours for row in TABLE} | set(PLACED.values()) | keys_said(OTHERS)
     missing = [name for name in names if name != "targets" and not any(under(name, n) for n in named)]
     assert not missing
 
 
 def test_nothing_is_said_of_keys_that_the_job_does_not_have() -> None:
     names = {key.key for key in all_keys()} | {f"targets.NAME.{n}" for n in TargetSettings.model_fields}
-    said = {row.ours for row in TABLE} | OURS.keys() | REFUSED.keys()
+    said = {row.ours for row in TABLE} | {key.partition(":")[0] for key in keys_said(OTHERS)}
     assert not [name for name in said if not any(under(n, name) for n in names)]
 
 
 def test_what_is_refused_is_what_the_capabilities_leave_out() -> None:
     optional = OPTIONAL_KEYS - Verl.capabilities.keys
-    assert optional | {"run.deterministic"} == REFUSED.keys()
+    refused = keys_said(OTHERS.partition("These keys are refused")[2])
+    algorithms = {"train.algorithm: ppo", "train.algorithm: dpo"}
+    assert optional | {"run.deterministic"} | algorithms == refused
 
 
 VALUES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -381,13 +386,10 @@ def prefixes(key: str) -> list[str]:
 
 
 def test_the_documented_table_is_the_table() -> None:
-    text = PAGE.read_text(encoding="utf-8")
     for row in TABLE:
-        assert f"| `{row.ours}` |" in text, row.ours
+        assert f"| `{row.ours}` |" in PAGE, row.ours
         for key in row.verl:
-            assert f"`{key}`" in text, key
-    rows = [line.split(" | ") for line in text.splitlines()]
+            assert f"`{key}`" in PAGE, key
+    rows = [line.split(" | ") for line in PAGE.splitlines()]
     for key, why in keys.WITHOUT_EFFECT.items():
         assert any(f"`{key}`" in row[0] and row[1] == f"{why} |" for row in rows if len(row) == 2), key
-    for ours in (*OURS, *REFUSED):
-        assert f"`{ours}`" in text, ours
