@@ -16,26 +16,20 @@ from ajet.job.config import Layers
 from ajet.plugins import load_plugins
 from ajet_agentscope.tuner.config import AlgorithmConfig, DatasetConfig, TunerModelConfig
 from ajet_trinity_files.files import TrinityFile
-from ajet_trinity_files.keys import SAME
+from ajet_trinity_files.keys import NEAREST, SAME
 
 log = logging.getLogger("ajet")
 
 TINKER = "tinker"
 VERL = "verl"
-OTHERS: Mapping[str, tuple[str, str]] = {
-    "remax": ("needs a greedy answer for each task, which AgentJet does not sample", "rloo"),
-    "reinforce": ("is in the plugin ajet-plugin-online, which is not installed", "rloo"),
-    "opmd": ("is not in AgentJet", "grpo"),
-    "topr": ("is not in AgentJet", "cispo"),
-    "asymre": ("is not in AgentJet", "cispo"),
-    "sapo": ("is not in AgentJet", "gspo"),
-    "rec": ("is not in AgentJet", "grpo"),
-    "sppo": ("is not in AgentJet", "grpo"),
-    "mix": ("learns from transcripts, too", "grpo"),
-    "mix_chord": ("learns from transcripts, too", "grpo"),
-    "sft": ("learns from transcripts, not from rewards: use ajet.sft", "rejection_sampling"),
+WHY: Mapping[str, str] = {
+    "remax": "needs a greedy answer for each task, which AgentJet does not sample",
+    "reinforce": "is in the plugin ajet-plugin-online, which is not installed",
+    "mix": "learns from transcripts, too",
+    "mix_chord": "learns from transcripts, too",
+    "sft": "learns from transcripts, not from rewards: use ajet.sft",
 }
-"""Why an algorithm of Trinity's is refused, and the nearest one."""
+"""Why an algorithm of Trinity's is refused, if it is in AgentJet in another form, or cannot be there."""
 
 
 class JobKeys:
@@ -174,9 +168,10 @@ def algorithm(name: str) -> str:
     installed = sorted(load_plugins().of(Algorithm).keys() - {"sft"})
     if same in installed:
         return same
-    if name in OTHERS:
-        why, instead = OTHERS[name]
-        raise ConfigError(f"{where} {why}. The nearest algorithm is {instead!r}.")
+    if name in WHY or name in NEAREST:
+        instead = NEAREST.get(name, "rloo")
+        why = WHY.get(name, "is not in AgentJet")
+        raise ConfigError(f"{where} {why}. The nearest algorithm is {SAME.get(instead, instead)!r}.")
     raise ConfigError(
         where, f"unknown algorithm{nearest(name, {*installed, *SAME})}. Known: {', '.join(installed)}."
     )
