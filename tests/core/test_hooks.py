@@ -645,14 +645,10 @@ def test_a_broken_entry_point_is_listed_and_fails_only_jobs_that_name_it(
     ("hooks", "said"),
     [
         ({"ajet_plugin": lambda: [Always]}, "ajet_plugin: no such hook; did you mean 'ajet_plugins'"),
-        (
-            {"ajet_attempt_end": lambda episode: None},
-            "return a context manager around the attempt from ajet_attempt",
-        ),
         ({"ajet_step_end": lambda evnet: None}, "evnet"),
         ({"ajet_handles": lambda: 1 / 0}, "ZeroDivisionError"),
     ],
-    ids=["a misspelt hook", "an earlier hook", "a misspelt argument", "a hook that raises"],
+    ids=["a misspelt hook", "a misspelt argument", "a hook that raises"],
 )
 def test_a_plugin_is_checked_when_it_registers_and_taken_whole_or_not_at_all(
     entry_points: Callable[..., Plugins], hooks: dict[str, Any], said: str

@@ -17,8 +17,8 @@ from werkzeug import Request, Response
 
 from ajet import AjetError, ConfigError
 from ajet.capture.replies import Form, NotRecorded, Replies
-from ajet.reports.folder import find_run
-from ajet.reports.recording import recording_of
+from ajet.reports.folder import find_run, read_run
+from ajet.reports.recording import record
 from ajet.rollout.recording import Recording
 from ajet.testing.recordings import RecordingFile, ReplayedEpisode
 from tests.program import Program
@@ -488,7 +488,8 @@ def test_one_episode_of_a_finished_run_is_recorded_by_its_id(project: Project) -
     project.task({"id": "a", "query": "2+2?", "answer": "It is 42."}, {"id": "b", "query": "3+3?"})
     project.record(judge="agent.py:always")
     assert len(Recording.read(project.file).episodes) == 2
-    one = recording_of(find_run(project.folder / "runs"), "/b/")
+    run = read_run(find_run(project.folder / "runs"))
+    one = record(run.dir, [run.line(run.find("/b/"))])
     assert [episode.task.query for episode in one.episodes] == ["3+3?"]
     assert one.text() == Recording.model_validate_json(one.text()).text()
 
@@ -501,7 +502,7 @@ def test_tasks_that_json_cannot_hold_are_an_error_that_says_so(project: Project)
     del line["given"]
     journal.write_text(json.dumps(line) + "\n")
     with pytest.raises(AjetError, match="the journal has only the id of the task"):
-        recording_of(run_dir, "a")
+        record(run_dir, [line])
 
 
 # ------------------------------------------------------------------ other programs and frameworks

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ajet.reports.folder import episode_of, group_of, read_run
+from ajet.reports.folder import episode_of, group_of
 from ajet.reports.token_text import TokenText
 from ajet.rollout.episode import Episode
 from ajet.rollout.recording import (
@@ -25,13 +25,6 @@ from ajet.rollout.recording import (
 )
 from ajet.tracker.call import Call, Exchange, Message
 from ajet.types import AjetError, FinishReason
-
-
-def recording_of(run_dir: Path, episode: str) -> Recording:
-    """The recording of one episode of a run folder, found by its id or a unique part of it; ``Recording.text()`` is its file.
-    Raises ConfigError if there is no such episode, and AjetError if its journal line lacks the task."""
-    run = read_run(run_dir)
-    return record(run_dir, [run.line(run.find(episode))])
 
 
 def record(run_dir: Path, lines: Iterable[Mapping[str, Any]]) -> Recording:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ajet.reports.recording import recording_of
+from ajet.reports.folder import read_run
+from ajet.reports.recording import record
 from ajet.rollout.recording import Recording
 
 from . import runs
@@ -20,7 +21,8 @@ def test_the_download_is_the_recording_that_ajet_show_makes(
     id = studio.get("episodes", run=trained.name, phase="train")["rows"][0]["id"]
     answer = studio.client.get("/api/recording", params={"run": trained.name, "id": id})
     assert answer.status_code == 200
-    assert answer.text == recording_of(trained, id).text()
+    run = read_run(trained)
+    assert answer.text == record(trained, [run.line(run.find(id))]).text()
     name = id.replace("/", "-")
     assert answer.headers["content-disposition"] == f'attachment; filename="{name}.json"'
     (tmp_path / "it.json").write_text(answer.text)
