@@ -19,6 +19,8 @@ from ajet.learning.settings import TrainSettings
 from ajet_trinity.remote.optimizer import set_rate
 from ajet_trinity.spool import measure
 
+_FIELDS = ("before", "old", "mask", "advantages", "weights", "calls", "rate", "first")
+
 
 class _Rows:
     """``Σ weights · loss`` over the trained tokens of a micro-batch.
@@ -39,9 +41,10 @@ class _Rows:
         return {}
 
     def _total(
-        self, logprob: torch.Tensor, reference: torch.Tensor | None, rows: Mapping[str, torch.Tensor]
+        self, logprob: torch.Tensor, reference: torch.Tensor | None, *fields: torch.Tensor
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """The loss, and its sums as metrics. Raises FloatingPointError for a non-finite loss."""
+        """The loss, and its sums as metrics; ``fields`` are those of `_FIELDS`. Raises FloatingPointError for a non-finite loss."""
+        rows = dict(zip(_FIELDS, fields, strict=True))
         mask = rows["mask"].bool()
         set_rate(float(rows["rate"].max()))
         new = logprob[mask].float()
@@ -122,17 +125,8 @@ class RowLoss(_Rows, PolicyLossFn):
         ajet_first: torch.Tensor,
     ) -> tuple[torch.Tensor, dict[str, Any]]:
         """See `_Rows`. Arrays are [rows, tokens], ``ajet_rate`` and ``ajet_first`` [rows]."""
-        rows = {
-            "before": old_logprob,
-            "old": rollout_log_probs,
-            "mask": action_mask,
-            "advantages": advantages,
-            "weights": ajet_weights,
-            "calls": ajet_calls,
-            "rate": ajet_rate,
-            "first": ajet_first,
-        }
-        return self._total(logprob, None, rows)
+        given = (old_logprob, rollout_log_probs, action_mask, advantages)
+        return self._total(logprob, None, *given, ajet_weights, ajet_calls, ajet_rate, ajet_first)
 
 
 class RowLossWithReference(_Rows, PolicyLossFn):
@@ -152,17 +146,8 @@ class RowLossWithReference(_Rows, PolicyLossFn):
         ajet_first: torch.Tensor,
     ) -> tuple[torch.Tensor, dict[str, Any]]:
         """See `RowLoss`."""
-        rows = {
-            "before": old_logprob,
-            "old": rollout_log_probs,
-            "mask": action_mask,
-            "advantages": advantages,
-            "weights": ajet_weights,
-            "calls": ajet_calls,
-            "rate": ajet_rate,
-            "first": ajet_first,
-        }
-        return self._total(logprob, ref_logprob, rows)
+        given = (old_logprob, rollout_log_probs, action_mask, advantages)
+        return self._total(logprob, ref_logprob, *given, ajet_weights, ajet_calls, ajet_rate, ajet_first)
 
 
 class EntropyBonus(EntropyLossFn):
