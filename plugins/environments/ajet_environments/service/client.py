@@ -183,8 +183,8 @@ async def leasing(attempt: Attempt) -> AsyncIterator[None]:
             attempt.metadata["score"] = leases.score
 
 
-class Environment:
-    """An open environment, for asynchronous workflows."""
+class _Opened:
+    """An open environment, for workflows of either kind."""
 
     def __init__(self, lease: InstanceLease, state: State, client: Any) -> None:
         self.state = state
@@ -196,6 +196,10 @@ class Environment:
     def score(self) -> float | None:
         """The environment's score of the episode, once it was evaluated."""
         return self._lease.score
+
+
+class Environment(_Opened):
+    """An open environment, for asynchronous workflows."""
 
     async def step(self, message: Mapping[str, Any], **params: Any) -> State:
         """Perform the action in the agent's message; return the new state. Raises EnvironmentFailed."""
@@ -217,18 +221,8 @@ class Environment:
         return await _post(self._client, self._lease.url, path, self._lease.body(**more))
 
 
-class SyncEnvironment:
+class SyncEnvironment(_Opened):
     """An open environment, for synchronous workflows: `Environment` without ``await``."""
-
-    def __init__(self, lease: InstanceLease, state: State, client: Any) -> None:
-        self.state = state
-        self._lease = lease
-        self._client = client
-
-    @property
-    def score(self) -> float | None:
-        """See `Environment.score`."""
-        return self._lease.score
 
     def step(self, message: Mapping[str, Any], **params: Any) -> State:
         """See `Environment.step`."""
