@@ -16,6 +16,7 @@ from ajet.interfaces.progress import Silent
 from ajet.reports.credit import run_credit
 from ajet.reports.episode import EpisodeReport, episode_report
 from ajet.reports.folder import RecordedRun, read_run
+from ajet.reports.html import written
 from ajet.reports.run_summary import RunSummary, summarise
 from ajet.reports.token_text import TokenText
 from ajet.rollout.episode import Episode, Plan
@@ -33,6 +34,12 @@ JOB = {
     "train": {"steps": 4, "algorithm": {"type": "grpo"}, "filters": [], "max_timelines": None},
     "run": {"seed": 0},
 }
+
+
+def page(summary: RunSummary, reports: Sequence[EpisodeReport], *, everything: bool) -> str:
+    """The HTML file of a run with these episodes."""
+    makers = {report.header.id: lambda report=report: report for report in reports}
+    return "".join(written(summary, makers, everything=everything))
 
 
 async def ask(messages: Sequence[Any], **options: Any) -> Any:

@@ -13,7 +13,6 @@ from ajet.reports.credit import run_credit
 from ajet.reports.episode import EpisodeReport, episode_report
 from ajet.reports.folder import read_run
 from ajet.reports.group_tree import GroupMember, GroupTrees, grown
-from ajet.reports.html import page
 from ajet.reports.run_summary import summarise
 from ajet.reports.text import describe_episode, group_lines
 from ajet.reports.token_text import TokenText
@@ -21,6 +20,7 @@ from ajet.rollout.batch_record import batch_file, trained_advantages
 from ajet.rollout.episode import Fork
 from tests.plugins.audit.conftest import Runs, runs, saved_tokenizer  # noqa: F401
 from tests.plugins.audit.test_forks import FORKED, by_member, steady, varied
+from tests.reports.conftest import page
 
 
 def member(

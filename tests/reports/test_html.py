@@ -13,11 +13,10 @@ import yaml
 from ajet.reports.chart import scale, ticks
 from ajet.reports.credit import run_credit
 from ajet.reports.episode import episode_report
-from ajet.reports.html import page
 from ajet.reports.token_text import TokenText
 from ajet.rollout.failures import Failure, FailureKind
 
-from .conftest import Folder, squeezing, two_turns
+from .conftest import Folder, page, squeezing, two_turns
 
 VOID = {"meta", "br"}
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)> \" ' &amp; </title> $title \x1b[31m"

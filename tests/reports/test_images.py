@@ -13,7 +13,6 @@ from ajet.cli import run_program
 from ajet.reports.credit import run_credit
 from ajet.reports.episode import episode_report
 from ajet.reports.folder import read_run
-from ajet.reports.html import page
 from ajet.reports.run_summary import summarise
 from ajet.reports.token_text import IMAGE, TokenText
 from ajet.rollout.image_folder import IMAGES, image_file, restore_images
@@ -21,7 +20,7 @@ from ajet.rollout.recorder import JOURNAL, RunRecorder
 from ajet.testing import ScriptedEngine
 from tests.processors import picture, seen, vision
 
-from .conftest import ask
+from .conftest import ask, page
 
 RED, BLUE = picture("red"), picture("blue")
 

@@ -11,7 +11,6 @@ import hashlib
 import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
@@ -32,18 +31,11 @@ LEVELS = ((0.5, "≥ 50 %"), (0.2, "≥ 20 %"), (0.05, "≥ 5 %"), (0.01, "≥ 1
 """Minimum probability for each colour of a trained token, and its label."""
 
 
-def page(summary: RunSummary, reports: Sequence[EpisodeReport], *, everything: bool) -> str:
-    """The whole file as text. ``everything``: long contexts are not folded."""
-    return "".join(
-        written(summary, {r.header.id: partial(_itself, r) for r in reports}, everything=everything)
-    )
-
-
 def written(
     summary: RunSummary, reports: Mapping[str, Callable[[], EpisodeReport]], *, everything: bool
 ) -> Iterator[str]:
-    """The file in pieces, so that a run of many episodes is never in memory as a whole. ``reports`` makes the report
-    of an episode, by its id, when it is needed."""
+    """The whole file in pieces, so that a run of many episodes is never in memory as a whole. ``reports`` makes the report
+    of an episode, by its id, when it is needed. ``everything``: long contexts are not folded."""
     anchors = {episode: f"episode-{n}" for n, episode in enumerate(reports)}
     shown = (_episode(report(), anchors[episode], everything) for episode, report in reports.items())
     yield from document(
@@ -59,10 +51,6 @@ def document(title: str, parts: Iterable[str]) -> Iterator[str]:
     for part in parts:
         yield f"{part}\n"
     yield after
-
-
-def _itself(report: EpisodeReport) -> EpisodeReport:
-    return report
 
 
 def _text(text: str) -> str:

@@ -15,7 +15,6 @@ from ajet.reports.credit import run_credit
 from ajet.reports.episode import episode_report
 from ajet.reports.folder import read_run
 from ajet.reports.group_tree import GroupTrees
-from ajet.reports.html import page
 from ajet.reports.run_summary import summarise
 from ajet.reports.text import describe_episode, describe_run
 from ajet.reports.token_text import TokenText
@@ -23,6 +22,7 @@ from ajet.types import Task
 from tests.plugins.audit.conftest import Runs, audited, everything
 from tests.plugins.audit.test_believes_nothing import Files, array, setting
 from tests.plugins.audit.test_forks import steady, varied
+from tests.reports.conftest import page
 
 pytestmark = pytest.mark.whole
 
