@@ -93,12 +93,25 @@ class MarkedAnswers:
         self, ids: list[int], prompt: list[int], tools: Sequence[Message], ended: bool = True
     ) -> Parsed:
         """See `Answers`."""
-        opened = self.opened(self._decode(prompt))
+        opened = self._shape.thoughts is not None and self.opened(self._decode(prompt))
         parsed, end = self.parse_text(self._decode(ids), opened, tools, ended)
         if parsed.reasoning is None:
             return parsed
-        tokens = bisect_left(range(len(ids)), end, key=lambda n: len(self._decode(ids[:n])))
-        return replace(parsed, reasoning_tokens=tokens)
+        return replace(parsed, reasoning_tokens=self._tokens_upto(ids, end))
+
+    def _tokens_upto(self, ids: list[int], end: int) -> int:
+        """How many ids spell the text up to ``end``, where a thought ends."""
+        assert self._shape.thoughts
+
+        def length(count: int) -> int:
+            return len(self._decode(ids[:count]))
+
+        closing = self._tokenizer.convert_tokens_to_ids(self._shape.thoughts[1])
+        if closing in ids:  # the usual case, in which two prefixes are decoded
+            before = ids.index(closing)
+            if length(before) < end <= length(before + 1):
+                return before + 1
+        return bisect_left(range(len(ids)), end, key=length)
 
     def opened(self, prompt: str) -> bool:
         """Whether a prompt has begun a thought that is not ended."""

@@ -12,7 +12,7 @@ import json
 import re
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -330,7 +330,6 @@ class Chat:
     def _end_of_answer(self, rest: str, turn: Turn, tools: Sequence[Message]) -> tuple[int, str]:
         """Where the answer ends in the text after its prompt, and what of the answer is missing there: nothing,
         `THINKING`, or more (`DROPPED`)."""
-        texts = [text.strip() for text in self._in_full(turn)]
         ends, ending = self._format.ends(rest), self._shape.ending
         if not ends or not (ending.token or ending.header):
             content = self._shown_content(turn.answer)
@@ -339,9 +338,10 @@ class Chat:
             before = {end - len(ending.text) for end in ends if rest[:end].endswith(ending.text)}
             ends = sorted({*ends, *before})
         # The usual case, and cheaper than equal words.
-        if self._format.show(rest[: ends[0]]).strip() in texts:
+        first = self._format.show(rest[: ends[0]]).strip()
+        if any(text.strip() == first for text in self._in_full(turn)):
             return ends[0], ""
-        said = [text.split() for text in texts]
+        said = [text.split() for text in self._in_full(turn)]
         for end in ends:
             words = self._format.show(rest[:end]).split()
             if words in said:
@@ -360,14 +360,13 @@ class Chat:
             return self._harmony.closing
         return tuple(t for t in (self._shape.ending.token, *map(self.text_of, self.stop_token_ids)) if t)
 
-    def _in_full(self, turn: Turn) -> list[str]:
-        """The texts that count as the full answer, up to white space: what was sampled, and for an answer that is only
-        text also that text, which ends before a stop string."""
+    def _in_full(self, turn: Turn) -> Iterator[str]:
+        """The texts that count as the full answer, up to white space: for an answer that is only text that text, which ends before
+        a stop string; and what was sampled, which is decoded only if it is asked for."""
         answer = turn.answer
-        said = [self._decode(self._upto_stop(turn.completion))]
         if not answer.get("tool_calls") and not answer.get("reasoning_content"):
-            said.append(str(answer.get("content") or ""))
-        return said
+            yield str(answer.get("content") or "")
+        yield self._decode(self._upto_stop(turn.completion))
 
     def _shown_content(self, answer: Message) -> str:
         """The answer's text as it appears in rendered chats, without the space around it."""
@@ -563,8 +562,7 @@ class Chat:
         return self._decode(ids) != str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
 
     def _upto_stop(self, ids: list[int]) -> list[int]:
-        stops = set(self.stop_token_ids)
-        return ids[: next((n for n, i in enumerate(ids) if i in stops), len(ids))]
+        return ids[: min((ids.index(stop) for stop in self.stop_token_ids if stop in ids), default=len(ids))]
 
     def _decode(self, ids: list[int]) -> str:
         known = self.vision.plain(ids) if self.vision else ids

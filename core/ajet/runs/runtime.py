@@ -169,7 +169,9 @@ async def open_runtime(
                     portal,
                     strict=job.config.rollout.strict,
                     wires=(*BUILTIN_WIRES, *chain(*job.plugins.manager.hook.ajet_wires())),
-                    resolve_agent=lambda episode, request: resolve(episode=episode, request=request),
+                    resolve_agent=(lambda episode, request: resolve(episode=episode, request=request))
+                    if resolve.get_hookimpls()
+                    else None,
                 ) as capture,
                 frameworks_prepared(job.plugins.manager.hook, capture),
                 install(

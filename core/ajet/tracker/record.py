@@ -87,9 +87,9 @@ class EpisodeRecord:
     def images_in(self, ids: Int32) -> tuple[Image, ...]:
         """The images whose placeholders are among ``ids`` (int32[T]), as far as they are in memory, in the order of their first
         one."""
-        tokens = list(dict.fromkeys(ids[ids < 0].tolist()))
-        if not tokens:
+        if not self.images:  # the usual case, at no cost
             return ()
+        tokens = dict.fromkeys(ids[ids < 0].tolist())
         known = {image.token: image for image in self.images.values()}
         return tuple(known[token] for token in tokens if token in known)
 
