@@ -464,6 +464,17 @@ def capture(gateway: Figures, hook: Figures) -> Iterator[str]:
     return by_figure({"found": gateway | hook}, rows)
 
 
+def agents(found: Figures) -> Iterator[str]:
+    lost = "{%s[11700 tokens/s]:.0%%}; {%s[36000 tokens/s]:.0%%}"
+    columns = {
+        "CPU of a call: the SDK": "{sdk_ms:.1f} ms",
+        "all of the thread": "{thread_ms:.1f} ms",
+        "lost of 11,700; 36,000 tokens/s": lost % ("lost", "lost"),
+        "with vLLM's client": lost % ("lost_with_vllm", "lost_with_vllm"),
+    }
+    return by_item("calls × tokens", found["agents"], columns)
+
+
 def verdict(found: Figures) -> Iterator[str]:
     rows = {
         "runs in which nothing changes that are called learned or worse, in the worst cell": (
@@ -571,6 +582,7 @@ AREAS = {
     "merging": Area(["tracker"], merging),
     "tracker": Area(["tracker"], tracker),
     "capture": Area(["gateway", "capture"], capture),
+    "agents": Area(["agents"], agents),
     "attacks": Area(["gateway_attack"], attacks),
     "online": Area([f"online_seed{seed}" for seed in SEEDS], online),
     "flood": Area(["online_flood"], flood),
