@@ -121,13 +121,17 @@ def test_long_answers_are_decoded_a_few_times_only(monkeypatch: pytest.MonkeyPat
     """Agents make many calls in one Python thread, and decoding holds it."""
     chat = make_chat(FAMILIES["Qwen3"])
     decode, decoded = chat.tokenizer.decode, list[int]()
-    monkeypatch.setattr(chat.tokenizer, "decode", lambda ids, **o: decoded.append(len(ids)) or decode(ids, **o))
+    monkeypatch.setattr(
+        chat.tokenizer, "decode", lambda ids, **o: decoded.append(len(ids)) or decode(ids, **o)
+    )
     prompt, rendered = chat.begin([QUESTION], ())
 
     thought = [*chat.tokenizer.encode("<think>\n" + "so " * 500 + "\n</think>", add_special_tokens=False)]
     ids = [*thought, *chat.tokenizer.encode("\n\nIt is two.", add_special_tokens=False)]
     assert chat.parse(ids, prompt.tolist()).reasoning_tokens == len(thought)
-    assert sum(count > 100 for count in decoded) == 3, "the whole answer, and two prefixes for the thought's end"
+    assert sum(count > 100 for count in decoded) == 3, (
+        "the whole answer, and two prefixes for the thought's end"
+    )
 
     decoded.clear()
     ids = [*chat.tokenizer.encode("two " * 500, add_special_tokens=False), chat.stop_token_ids[0]]
