@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ajet.types import AjetError, ConfigError
-from ajet_online.database import StoreFailed
+from ajet_online.database import StoreFailed, open_database
 from ajet_online.feedback import LONGEST_NAME
 from ajet_online.schema import TraceState, metadata
 from ajet_online.store import TraceStore
