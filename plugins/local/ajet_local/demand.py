@@ -17,7 +17,7 @@ from ajet import ConfigError
 from ajet.estimate.devices import ASLEEP
 from ajet.estimate.layout import ModelSizes
 from ajet.estimate.shape import FLOAT32, ModelShape
-from ajet_trees.cost import LOGITS
+from ajet_trees.cost import FUSED_LOGITS, LOGITS
 from ajet_trees.memory import Training
 
 MOST_TOKENS, FEWEST_TOKENS = 16384, 256
@@ -50,8 +50,17 @@ class Demand:
     """Whether such an engine keeps keys and values with 8 bits each."""
 
     @classmethod
-    def of(cls, sizes: ModelSizes, number: int, program: int = 0, *, eight_bits: bool = False) -> Demand:
-        """The demand of a job whose computations have ``number`` bytes for each number. ``eight_bits``: of AdamW's moments."""
+    def of(
+        cls,
+        sizes: ModelSizes,
+        number: int,
+        program: int = 0,
+        *,
+        eight_bits: bool = False,
+        fused: bool = False,
+    ) -> Demand:
+        """The demand of a job whose computations have ``number`` bytes for each number. ``eight_bits``: of AdamW's moments. ``fused``:
+        whether kernels of the head are compiled."""
         reference = 0
         if sizes.reference is not None:
             reference = sizes.reference.parameters
@@ -66,6 +75,7 @@ class Demand:
             eight_bits=eight_bits,
             entropy=sizes.entropy,
             chunk=LOGITS,
+            fused_chunk=FUSED_LOGITS if fused else 0,
         )
         return cls(training, asynchronous=sizes.asynchronous, reference=reference, program=program)
 

@@ -2,8 +2,8 @@
 
 On a GPU these take longer than matrix products do: in a layer of Qwen3-0.6B, whose float32 weights are trained in bfloat16, 182
 kernels move 1.3 MB for each token, forward and backward; compiled, 69 move 0.32 MB. Attention stays as it is, outside
-of what is compiled. A model is compiled when it is loaded, and is used so only if its logits and gradients over a small tree are
-those of the plain pass.
+of what is compiled, and so do the products of the head, whose kernels are in `ajet_trees.head`. A model is compiled when it is
+loaded, and is used so only if its logprobs and gradients over a small tree are those of the plain pass.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ajet_local.modeling import checkpointing, first_line
 from ajet_local.sight import Sight
 from ajet_local.trees import has_trees
 from ajet_trees.attention import TreeLayout
+from ajet_trees.head import fuse_head, predict
 from ajet_trees.models import LEAF, TOLERATED, forked, tree_inputs
 
 NOISE = 1e-3
@@ -30,14 +31,18 @@ NOISE = 1e-3
 def fuse(
     model: Any, computing: Callable[[], AbstractContextManager[None]], *, backend: str = "inductor"
 ) -> str:
-    """Compile the parts of the layers of ``model`` for its passes over trees, with a ``backend`` of torch's compiler; ``computing``
-    gives the block in which they run. Returns why that is not possible, or ""; if it is not, the model is as before. Copies of a
-    fused model would compute with its weights.
+    """Compile the parts of the layers of ``model`` and its head for its passes over trees, with a ``backend`` of torch's compiler;
+    ``computing`` gives the block in which they run. Returns why that is not possible, or ""; if it is not, the model is as before.
+    Copies of a fused model would compute with its weights.
     """
     if not has_trees(model):
         return "samples are computed as rows"
     if Sight.of(model) is not None:
         return "the model reads images"
+
+    def compiled(function: Any) -> Any:
+        return torch.compile(function, dynamic=True, backend=backend)
+
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     parts = [part for layer in layers for part in layer.children()]
     weights = [p for layer in layers for p in layer.parameters() if p.requires_grad]
@@ -49,12 +54,14 @@ def fuse(
         wrong = _found(model, chain, computing, [])
         try:
             for part in parts:
-                part.forward = _over_trees(part.forward, backend)
+                part.forward = _over_trees(part.forward, compiled(part.forward))
+            fuse_head(model, compiled)
             found = _found(model, tree, computing, weights)
             reason = _difference(plain, found, (wrong[0] - plain[0]).norm())
         except Exception as error:  # a compiler may raise anything for code that it does not know
             reason = first_line(error)
     if reason:
+        fuse_head(model, None)
         for part, forward in zip(parts, before, strict=True):
             vars(part).pop("forward", None)  # the compiler may have failed before it
             if forward is not None:
@@ -62,9 +69,9 @@ def fuse(
     return reason
 
 
-def _over_trees(forward: Any, backend: str) -> Any:
-    """``forward`` of a part of a layer, compiled. Attention to anything but a tree stays plain: it would be compiled for each cache."""
-    compiled = torch.compile(forward, dynamic=True, backend=backend)
+def _over_trees(forward: Any, compiled: Any) -> Any:
+    """``compiled`` in place of the ``forward`` of a part of a layer, but not for attention to anything but a tree: it would be compiled
+    for each cache."""
 
     def chosen(*args: Any, **kwargs: Any) -> Any:
         return (forward if kwargs and kwargs.get("tree") is None else compiled)(*args, **kwargs)
@@ -78,25 +85,26 @@ def _found(
     computing: Callable[[], AbstractContextManager[None]],
     weights: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
-    """The logits float32[LEAF, V] after the last tokens of a tree, and the gradients for ``weights`` of a loss of them."""
+    """Logprobs and entropies, float32[2 · LEAF], after the last tokens of a tree, and the gradients for ``weights`` of their sum."""
     ids = torch.arange(len(parents), device=model.device)
+    last = ids[-LEAF:]
+    temperatures = torch.linspace(0.5, 1.5, LEAF, device=model.device)
     with computing(), torch.set_grad_enabled(bool(weights)):
-        inputs = tree_inputs(ids % 50, TreeLayout(parents), ids[-LEAF:])
-        logits = model(**inputs, use_cache=False).logits[0].float()
+        predictions = predict(model, **tree_inputs(ids % 50, TreeLayout(parents), last), use_cache=False)[0]
+        found = torch.cat(predictions.logprobs(last % 50, temperatures, entropy=True))
     if not weights:
-        return [logits]
-    loss = -logits.log_softmax(-1)[:, 0].sum()
-    gradients = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
-    return [logits.detach(), *gradients]
+        return [found]
+    gradients = torch.autograd.grad(found.sum(), weights, allow_unused=True, materialize_grads=True)
+    return [found.detach(), *gradients]
 
 
 def _difference(plain: Sequence[torch.Tensor], found: Sequence[torch.Tensor], scale: torch.Tensor) -> str:
-    """How logits and gradients differ from those of the plain pass; "" if they do not. Errors of logits are measured by what a
+    """How logprobs and gradients differ from those of the plain pass; "" if they do not. Errors of logprobs are measured by what a
     wrong mask changes, ``scale``, those of a gradient by itself."""
     if not (found[0] - plain[0]).norm() <= TOLERATED * scale:  # so NaN is a difference
-        return "compiled layers give other logits"
+        return "compiled kernels give other logprobs"
     sizes = torch.stack([gradient.norm() for gradient in plain[1:]])
     errors = torch.stack([(a - b).norm() for a, b in zip(found[1:], plain[1:], strict=True)])
     if not (errors <= TOLERATED * sizes + NOISE * sizes.norm()).all():
-        return "compiled layers give other gradients"
+        return "compiled kernels give other gradients"
     return ""

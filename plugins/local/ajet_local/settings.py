@@ -219,13 +219,14 @@ class LocalSettings(OnDevice, Backbone):
     )
     fused: bool = Field(
         False,
-        description="Compute the layers in training, except their attention, with fewer kernels, which torch compiles at the start. "
-        "Refused if logits or gradients change.",
+        description="Compute the layers in training, except their attention, and the softmax of the logits with fewer kernels, which "
+        "torch compiles at the start. Refused if logprobs or gradients change.",
     )
 
     def demand(self, sizes: ModelSizes, number: int, program: int = 0, *, apart: bool) -> Demand:
         """The job's demand before sizes are chosen; arguments as of `Demand.of`."""
-        demand = Demand.of(sizes, number, program, eight_bits=self.optimizer == "adamw_8bit")
+        eight_bits = self.optimizer == "adamw_8bit"
+        demand = Demand.of(sizes, number, program, eight_bits=eight_bits, fused=self.fused)
         return replace(demand, apart=apart, eight_bit_cache=self.kv_cache_dtype == "fp8")
 
     def fitted(self, demand: Demand, limit: int, *, shared: bool) -> Demand:

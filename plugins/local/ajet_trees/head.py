@@ -12,7 +12,8 @@ and compute chunks with torch, too, except on one generation of GPUs; cut-cross-
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
@@ -21,9 +22,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
-from ajet_trees.cost import LOGITS
+from ajet_trees.cost import FUSED_LOGITS, LOGITS
 
 log = logging.getLogger("ajet")
 
@@ -33,6 +34,9 @@ CAPS = ("final_logit_softcapping", "logits_soft_cap")
 """The names of the bound c with which models replace logits x by c · tanh(x / c)."""
 EXCLUDED = -1e30
 """A logit whose probability is exactly 0. Infinite ones would make the entropy 0 · ∞."""
+BLOCK = 1024
+"""Logits of a position that are summed at once in compiled kernels."""
+LOG2_E = math.log2(math.e)
 ROWS = 8192
 """Rows of the output layer whose gradient is computed at once."""
 TRIED, WIDEST = 8, 60.0
@@ -48,6 +52,16 @@ class Head:
     cap: float | None = None
     excluded: torch.Tensor | None = None
     """int64[K]: the ids that `exclude` was given."""
+    kernels: tuple[Callable[..., Any], ...] | None = None
+    """`_normalised` and `_overwritten`, compiled; None: the head is computed by operations of torch."""
+
+    def at_once(self, dtype: torch.dtype) -> int:
+        """How many tokens have their logits at once, if these are computed in ``dtype``."""
+        if self.kernels is None:
+            dtype, most = torch.promote_types(dtype, torch.float32), LOGITS
+        else:
+            most = FUSED_LOGITS
+        return max(1, most // (self.layer.weight.shape[0] * dtype.itemsize))
 
     def adjusted(self, logits: torch.Tensor) -> torch.Tensor:
         """The model's logits, from those of the output layer, which are overwritten."""
@@ -63,34 +77,32 @@ class Support:
     """The tokens that have a probability at N positions; the others have none. Tensors are on the device of the model."""
 
     offsets: np.ndarray
-    """int64[N + 1]: where those of each position begin in ``rows`` and ``tokens``."""
+    """int64[N + 1]: where those of each position begin in ``rows`` and ``tokens``. Where none is listed, all have a probability."""
     rows: torch.Tensor
     """int64[M]: the position of each."""
     tokens: torch.Tensor
     """int64[M]."""
-    free: torch.Tensor
-    """bool[N]: the positions where all tokens have a probability, of which none is listed."""
 
     @classmethod
     def of(cls, counts: np.ndarray, tokens: np.ndarray, device: torch.device) -> Support:
         """From the number of tokens at each position, 0 for all, and the tokens of one position after the other."""
         offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         rows = torch.as_tensor(np.repeat(np.arange(len(counts)), counts), device=device)
-        listed = torch.as_tensor(tokens, dtype=torch.long, device=device)
-        return cls(offsets, rows, listed, torch.as_tensor(counts == 0, device=device))
+        return cls(offsets, rows, torch.as_tensor(tokens, dtype=torch.long, device=device))
 
     def __getitem__(self, part: slice) -> Support:
         """That of a range of positions."""
-        start, stop, _ = part.indices(len(self.free))
+        start, stop, _ = part.indices(len(self.offsets) - 1)
         of_part = slice(self.offsets[start], self.offsets[stop])
         rows, tokens = self.rows[of_part] - start, self.tokens[of_part]
-        return Support(self.offsets[start : stop + 1] - self.offsets[start], rows, tokens, self.free[part])
+        return Support(self.offsets[start : stop + 1] - self.offsets[start], rows, tokens)
 
     def within(self, logits: torch.Tensor) -> torch.Tensor:
-        """``logits`` [N, V] with `EXCLUDED` for the tokens outside."""
+        """``logits`` [N, V], which are overwritten with `EXCLUDED` for the tokens outside."""
         index = self.rows, self.tokens
-        inside = torch.full_like(logits, EXCLUDED).index_put(index, logits[index])
-        return torch.where(self.free[:, None], logits, inside)
+        inside = logits[index]
+        limited = torch.as_tensor(np.flatnonzero(np.diff(self.offsets)), device=logits.device)
+        return logits.index_fill_(0, limited, _excluded(logits.dtype)).index_put_(index, inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +185,11 @@ def _exclude_from(model: Any, given: Any, output: Any) -> Any:
 def _without(logits: torch.Tensor, ids: torch.Tensor | None) -> torch.Tensor:
     if ids is None:
         return logits
-    return logits.index_fill(-1, ids, max(EXCLUDED, torch.finfo(logits.dtype).min))
+    return logits.index_fill(-1, ids, _excluded(logits.dtype))
+
+
+def _excluded(dtype: torch.dtype) -> float:
+    return max(EXCLUDED, torch.finfo(dtype).min)
 
 
 # --------------------------------------------------------------------------- which models
@@ -191,6 +207,14 @@ def head_of(model: Any) -> Head | None:
             log.warning("all logits of a micro-batch are kept in memory: %s.", head)
         _heads[model] = known = (layer, None if isinstance(head, str) else head)
     return known[1]
+
+
+def fuse_head(model: Any, compiled: Callable[[Any], Any] | None) -> None:
+    """Compute the model's head, if it has one, with kernels that ``compiled`` makes of functions; None: with operations of torch."""
+    head = head_of(model)
+    if head is not None:
+        kernels = compiled and (compiled(_normalised), compiled(_overwritten))
+        _heads[model] = (head.layer, replace(head, kernels=kernels))
 
 
 @torch.no_grad()
@@ -277,53 +301,42 @@ class _Logprobs(torch.autograd.Function):
         ctx.dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
         ctx.head, ctx.support = head, support
         exact = torch.promote_types(ctx.dtype, torch.float32)
-        of_tokens = torch.empty(len(states), dtype=exact, device=states.device)
-        entropies = torch.empty_like(of_tokens) if entropy else None
-        ctx.size = max(1, LOGITS // (weight.shape[0] * exact.itemsize))
-        layer = _Layer(weight, bias, ctx.dtype)
+        found = [torch.empty(len(states), dtype=exact, device=states.device) for _ in range(3)]
+        ctx.size = head.at_once(ctx.dtype)
+        layer = _Layer(head, weight, bias, ctx.dtype)
         kept = None
         for part in _parts(len(states), ctx.size):
-            logprobs, _ = layer.logprobs(states[part], temperatures[part], head, support and support[part])
-            of_tokens[part] = logprobs.gather(1, tokens[part, None])[:, 0]
-            if entropies is not None:
-                entropies[part] = -(logprobs.exp().mul_(logprobs)).sum(-1)
-            if len(states) <= ctx.size and head.cap is None and any(ctx.needs_input_grad):
-                kept = logprobs  # there is room for one chunk, so it is not computed again
-        ctx.save_for_backward(states, weight, bias, tokens, temperatures, entropies, kept)
+            asked = states[part], tokens[part], temperatures[part], support and support[part]
+            *values, chunk = layer.values(*asked, entropy)
+            for numbers, of_part in zip(found, values, strict=False):
+                numbers[part] = of_part
+            if len(states) <= ctx.size and any(ctx.needs_input_grad):
+                kept = chunk  # there is room for one chunk, so it is not computed again
+            del values, chunk
+        of_tokens, entropies, sums = found
+        ctx.save_for_backward(states, weight, bias, tokens, temperatures, entropies, sums, kept)
         ctx.set_materialize_grads(False)
-        return of_tokens, entropies
+        return of_tokens, entropies if entropy else None
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, of_found: torch.Tensor | None, of_entropies: torch.Tensor | None) -> Any:
-        states, weight, bias, tokens, temperatures, entropies, kept = ctx.saved_tensors
+        states, weight, bias, tokens, temperatures, entropies, sums, kept = ctx.saved_tensors
         head, support, needed = ctx.head, ctx.support, ctx.needs_input_grad
-        layer = _Layer(weight, bias, ctx.dtype)
+        layer = _Layer(head, weight, bias, ctx.dtype)
         exact = torch.promote_types(ctx.dtype, torch.float32)
         rates = head.scale / temperatures.to(exact)
         of_found = torch.zeros_like(rates) if of_found is None else of_found * rates
+        of_entropies = None if of_entropies is None else of_entropies * rates
         of_states = torch.empty_like(states) if needed[0] else None
         of_weight = of_bias = None
         for part in _parts(len(states), ctx.size):
-            capped = None
-            logprobs = kept
-            if kept is None:
-                within = support and support[part]
-                logprobs, capped = layer.logprobs(states[part], temperatures[part], head, within)
-            gradient = logprobs.exp()
-            if of_entropies is None:
-                gradient.mul_(-of_found[part, None])
-            else:
-                of_entropy = (of_entropies[part] * rates[part])[:, None]
-                factors = (logprobs + entropies[part, None]).mul_(of_entropy).add_(of_found[part, None])
-                gradient.mul_(factors.neg_())
-                del factors
-            del logprobs
-            gradient.scatter_add_(1, tokens[part, None], of_found[part, None])
-            if capped is not None:
-                gradient.mul_(capped.div_(head.cap).square_().neg_().add_(1))
+            asked = states[part], tokens[part], temperatures[part], support and support[part]
+            wanted = of_found[part], None if of_entropies is None else of_entropies[part]
+            gradient = layer.gradient(*asked, *wanted, entropies[part], sums[part], kept)
             if needed[2]:
-                of_bias = gradient.sum(0) if of_bias is None else of_bias.add_(gradient.sum(0))
+                of_part = gradient.sum(0, dtype=exact)
+                of_bias = of_part if of_bias is None else of_bias.add_(of_part)
             gradient = gradient.to(ctx.dtype)
             if of_states is not None:
                 of_states[part] = gradient @ layer.weight
@@ -333,6 +346,7 @@ class _Logprobs(torch.autograd.Function):
                     of_weight = torch.zeros_like(weight, dtype=exact)
                 for rows in _parts(len(weight), ROWS):  # without a second gradient of all, in ctx.dtype
                     of_weight[rows] += gradient[:, rows].T @ own
+            del gradient
         return (
             of_states,
             None if of_weight is None else of_weight.to(weight.dtype),
@@ -342,23 +356,151 @@ class _Logprobs(torch.autograd.Function):
 
 
 class _Layer:
-    """An output layer in the type of the computations."""
+    """An output layer in the type of the computations, and what its logits [n, V] at n positions say of tokens there. With compiled
+    kernels the logits exist once, in that type, and their gradient in the same place."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> None:
+    def __init__(
+        self, head: Head, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
+    ) -> None:
+        self.head = head
         self.weight = weight.to(dtype)
         self.bias = None if bias is None else bias.to(dtype)
 
-    def logprobs(
-        self, states: torch.Tensor, temperatures: torch.Tensor, head: Head, support: Support | None
+    def values(
+        self,
+        states: torch.Tensor,
+        tokens: torch.Tensor,
+        temperatures: torch.Tensor,
+        support: Support | None,
+        entropy: bool,
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The logprobs of the tokens, entropies if asked for, and at the end what saves `gradient` from computing the logits again."""
+        if self.head.kernels is not None:
+            logits = self._limited(states, support)
+            chosen = logits.gather(1, tokens[:, None])  # a compiler may read all logits for it
+            return *self.head.kernels[0](logits, chosen, *self._adjusting(temperatures)), logits
+        logprobs, _ = self._logprobs(states, temperatures, support)
+        of_tokens = logprobs.gather(1, tokens[:, None])[:, 0]
+        kept = logprobs if self.head.cap is None else None
+        if not entropy:
+            return of_tokens, kept
+        return of_tokens, -(logprobs.exp().mul_(logprobs)).sum(-1), kept
+
+    def gradient(
+        self,
+        states: torch.Tensor,
+        tokens: torch.Tensor,
+        temperatures: torch.Tensor,
+        support: Support | None,
+        of_found: torch.Tensor,
+        of_entropies: torch.Tensor | None,
+        entropies: torch.Tensor,
+        sums: torch.Tensor,
+        kept: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The gradient for the layer's output, from those for the logprobs and the entropies, which include the derivatives of scale
+        and temperature."""
+        if self.head.kernels is not None:
+            logits = self._limited(states, support) if kept is None else kept
+            of_entropies = torch.zeros_like(of_found) if of_entropies is None else of_entropies
+            wanted = of_found, of_entropies, entropies, sums
+            self.head.kernels[1](logits, tokens, *wanted, *self._adjusting(temperatures))
+            return logits
+        logprobs, capped = kept, None
+        if logprobs is None:
+            logprobs, capped = self._logprobs(states, temperatures, support)
+        gradient = logprobs.exp()
+        if of_entropies is None:
+            gradient.mul_(-of_found[:, None])
+        else:
+            factors = (logprobs + entropies[:, None]).mul_(of_entropies[:, None]).add_(of_found[:, None])
+            gradient.mul_(factors.neg_())
+            del factors
+        del logprobs
+        gradient.scatter_add_(1, tokens[:, None], of_found[:, None])
+        if capped is not None:
+            gradient.mul_(capped.div_(self.head.cap).square_().neg_().add_(1))
+        return gradient
+
+    def _logprobs(
+        self, states: torch.Tensor, temperatures: torch.Tensor, support: Support | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The logprobs [n, V] at n positions, and with a cap the logits before the temperature."""
-        logits = head.adjusted(linear(states.to(self.weight.dtype), self.weight, self.bias))
+        """The logprobs [n, V], and with a cap the logits before the temperature."""
+        logits = self.head.adjusted(self._output(states))
         exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
         capped = None
-        if head.cap is not None:
+        if self.head.cap is not None:
             capped = exact.clone()
-        exact = _without(exact.div_(temperatures[:, None]), head.excluded)
+        exact = _without(exact.div_(temperatures[:, None]), self.head.excluded)
         return torch.log_softmax(exact if support is None else support.within(exact), dim=-1), capped
+
+    def _limited(self, states: torch.Tensor, support: Support | None) -> torch.Tensor:
+        """What compiled kernels take: the layer's output, with `EXCLUDED` for tokens without a probability."""
+        logits = self._output(states)
+        if self.head.excluded is not None:
+            logits.index_fill_(1, self.head.excluded, _excluded(logits.dtype))
+        return logits if support is None else support.within(logits)
+
+    def _adjusting(self, temperatures: torch.Tensor) -> tuple[torch.Tensor, float, float | None]:
+        exact = torch.promote_types(self.weight.dtype, torch.float32)
+        return self.head.scale / temperatures.to(exact), self.head.scale, self.head.cap
+
+    def _output(self, states: torch.Tensor) -> torch.Tensor:
+        return linear(states.to(self.weight.dtype), self.weight, self.bias)
+
+
+def _normalised(
+    logits: torch.Tensor, chosen: torch.Tensor, rates: torch.Tensor, scale: float, cap: float | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logprobs, entropies and logarithms of sums of exponentials, each float32[n], of ``logits`` [n, V]; ``chosen`` are those of the
+    tokens, [n, 1]. `BLOCK` of them fit into registers, so they are read once for their maximum and sums, which are then combined as in
+    online softmax (Milakov and Gimelshein, arXiv:1805.02867)."""
+    exact = _adjusted(logits, rates, scale, cap)[0]
+    blocks = pad(exact, (0, -exact.shape[1] % BLOCK), value=EXCLUDED).unflatten(1, (-1, BLOCK))
+    largest = blocks.amax(-1)
+    below = blocks - largest[..., None]
+    shares = (below * LOG2_E).exp2()  # for a CPU, the compiler would store what exp gives
+    sums, weighted = shares.sum(-1), (shares * below).sum(-1)
+    top = largest.amax(1, keepdim=True)
+    below = largest - top
+    shares = below.exp()
+    total = (shares * sums).sum(1)
+    mean = (shares * (weighted + below * sums)).sum(1) / total
+    whole = top[:, 0] + total.log()
+    return _adjusted(chosen, rates, scale, cap)[0][:, 0] - whole, total.log() - mean, whole
+
+
+def _overwritten(
+    logits: torch.Tensor,
+    tokens: torch.Tensor,
+    of_found: torch.Tensor,
+    of_entropies: torch.Tensor,
+    entropies: torch.Tensor,
+    sums: torch.Tensor,
+    rates: torch.Tensor,
+    scale: float,
+    cap: float | None,
+) -> None:
+    """Put `_Layer.gradient` in the place of ``logits`` [n, V]; ``sums`` are the logarithms that `_normalised` gives."""
+    exact, bent = _adjusted(logits, rates, scale, cap)
+    logprobs = exact - sums[:, None]
+    factors = of_found[:, None] + of_entropies[:, None] * (logprobs + entropies[:, None])
+    here = torch.arange(logits.shape[1], device=logits.device) == tokens[:, None]
+    gradient = torch.where(here, of_found[:, None], 0.0) - logprobs.exp() * factors
+    logits.copy_(gradient if bent is None else gradient * (1 - bent.square()))
+
+
+def _adjusted(
+    logits: torch.Tensor, rates: torch.Tensor, scale: float, cap: float | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The model's logits, divided by temperatures, in float32; and with a cap, as shares of it. ``rates`` are the scale divided by
+    temperatures."""
+    exact = logits.to(rates.dtype)
+    if cap is None:
+        return exact * rates[:, None], None
+    bent = (exact * (scale / cap)).tanh()
+    within = bent * (rates * (cap / scale))[:, None]
+    return torch.where(exact > _excluded(logits.dtype) / 2, within, EXCLUDED), bent
 
 
 def _parts(total: int, size: int) -> Iterator[slice]:

@@ -40,6 +40,8 @@ class Training:
     """Whether logprobs are computed in float32; False: by a kernel that works in place."""
     chunk: int | None = None
     """Most bytes of one copy of the logits in float32, which are computed chunk by chunk; None: those of all tokens exist at once."""
+    fused_chunk: int = 0
+    """Most bytes of the logits of a fused head, in the type of the computations; 0: it is not fused."""
 
     @property
     def whole(self) -> bool:
@@ -128,8 +130,8 @@ class Training:
     def _logits(self, tokens: int) -> int:
         """Bytes of the logits of so many tokens. All at once: as logprobs, their gradient, and that before; the entropy needs two
         more. A chunk: as logprobs and their gradient, with the entropy once more, else in the type of the computations if that is
-        another; and the gradient of a trained head beside that of the tokens before. In place: as computed, divided by the temperature,
-        and the gradient."""
+        another; and the gradient of a trained head beside that of the tokens before. A fused chunk: once, if that is more. In place: as
+        computed, divided by the temperature, and the gradient."""
         numbers = tokens * self.shape.vocabulary
         if not self.exact_logits:
             return numbers * self.number * (5 if self.entropy else 3)
@@ -137,4 +139,5 @@ class Training:
             return numbers * FLOAT32 * (5 if self.entropy else 3)
         converted = self.number / FLOAT32 if self.number < FLOAT32 else 0
         head = self.shape.embedding * FLOAT32 if self.whole else 0
-        return head + int(min(numbers * FLOAT32, self.chunk) * (3 if self.entropy else 2 + converted))
+        chunk = int(min(numbers * FLOAT32, self.chunk) * (3 if self.entropy else 2 + converted))
+        return head + max(chunk, min(numbers * self.number, self.fused_chunk))

@@ -20,7 +20,7 @@ from transformers import (  # noqa: E402
 )
 
 from ajet_trees import head as heads  # noqa: E402
-from ajet_trees.head import exclude, head_of, predict  # noqa: E402
+from ajet_trees.head import exclude, fuse_head, head_of, predict  # noqa: E402
 from tests.tiers import thinned  # noqa: E402
 
 SIZES = dict(
@@ -51,6 +51,18 @@ MODELS = {
     "RecurrentGemma, cap": (RecurrentGemmaConfig, dict(logits_soft_cap=5.0, lru_width=32), (1.0, 5.0)),
 }
 TOKENS = 23
+
+
+def chunks_of(monkeypatch, tokens, number=4, fused_number=4):
+    """Let logits exist for so many tokens at once, and be summed in several blocks where kernels are to be compiled."""
+    monkeypatch.setattr(heads, "LOGITS", tokens * 97 * number)
+    monkeypatch.setattr(heads, "FUSED_LOGITS", tokens * 97 * fused_number)
+    monkeypatch.setattr(heads, "BLOCK", 16)
+
+
+def uncompiled(kernel):
+    """What torch compiles where layers are fused."""
+    return kernel
 
 
 def build(name, dtype=torch.float32):
@@ -103,11 +115,13 @@ def close(found, expected, tolerance):
 
 
 @thinned
+@pytest.mark.parametrize("kernels", [None, uncompiled])
 @pytest.mark.parametrize("tokens_at_once", [100, 5])
 @pytest.mark.parametrize("name", MODELS)
-def test_values_and_gradients_are_those_of_the_models_own_logits(name, tokens_at_once, monkeypatch):
-    monkeypatch.setattr(heads, "LOGITS", tokens_at_once * 97 * 4)
+def test_values_and_gradients_are_those_of_the_models_own_logits(name, tokens_at_once, kernels, monkeypatch):
+    chunks_of(monkeypatch, tokens_at_once)
     model, _ = build(name)
+    fuse_head(model, kernels)
     for terms in ([0], [1], [0, 1]):
         expected, of_full = gradients(model, of_logits, terms)
         found, of_parts = gradients(model, of_chunks, terms)
@@ -124,18 +138,22 @@ def test_what_a_models_forward_does_with_logits_is_found(name):
     assert found.scale == pytest.approx(scale) and found.cap == cap
 
 
-def test_float64_is_exact(monkeypatch):
-    monkeypatch.setattr(heads, "LOGITS", 5 * 97 * 8)
+@pytest.mark.parametrize("kernels", [None, uncompiled])
+def test_float64_is_exact(kernels, monkeypatch):
+    chunks_of(monkeypatch, 5, 8, 8)
     model, _ = build("Gemma 2, cap", torch.float64)
+    fuse_head(model, kernels)
     (expected, of_full), (found, of_parts) = (gradients(model, f, [0, 1]) for f in (of_logits, of_chunks))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
     assert close(of_parts, of_full, 1e-12)
 
 
-def test_under_autocast_the_gradient_of_the_layer_is_summed_in_float32(monkeypatch):
-    monkeypatch.setattr(heads, "LOGITS", 2 * 97 * 4)
+@pytest.mark.parametrize("kernels", [None, uncompiled])
+def test_under_autocast_the_gradient_of_the_layer_is_summed_in_float32(kernels, monkeypatch):
+    chunks_of(monkeypatch, 2, fused_number=2)
     model, _ = build("Qwen3")
+    fuse_head(model, kernels)
     exact = gradients(model, of_logits, [0])[1]["lm_head.weight"]
     with torch.autocast("cpu", torch.bfloat16):
         full, parts = (gradients(model, f, [0])[1]["lm_head.weight"] for f in (of_logits, of_chunks))
@@ -213,12 +231,14 @@ def test_a_copy_of_a_model_has_a_head_of_its_own():
     assert head_of(other).layer is other.lm_head
 
 
+@pytest.mark.parametrize("kernels", [None, uncompiled])
 @pytest.mark.parametrize("name", ["Qwen3, tied", "Gemma 2, cap", "Granite, divided"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_ids_without_a_token_have_no_probability_in_sampling_and_training(name, dtype):
+def test_ids_without_a_token_have_no_probability_in_sampling_and_training(name, dtype, kernels):
     model, _ = build(name, dtype)
     excluded = [3, 90, 96]
     exclude(model, excluded)
+    fuse_head(model, kernels)
     assert head_of(model) is not None
     ids = torch.arange(10, 10 + TOKENS)[None]
     temperatures, tokens = torch.ones(TOKENS), torch.roll(ids[0], -1)

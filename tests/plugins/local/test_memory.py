@@ -14,6 +14,8 @@ torch = pytest.importorskip("torch")
 
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config  # noqa: E402
 
+from ajet.estimate.devices import Gpus  # noqa: E402
+from ajet.estimate.layout import JobSizes  # noqa: E402
 from ajet.interfaces.progress import Silent  # noqa: E402
 from ajet.learning.settings import LoraSettings, TrainSettings  # noqa: E402
 from ajet.types import AjetError, ConfigError  # noqa: E402
@@ -137,6 +139,21 @@ def test_the_micro_batch_is_the_largest_power_of_two_beside_a_quarter_for_the_ca
         assert found.cache == limit // 4 and found.total <= limit
         assert replace(found, tokens=2 * found.tokens).total > limit
         assert found.tokens & (found.tokens - 1) == 0
+
+
+def test_a_plan_counts_the_chunk_of_a_fused_head():
+    """Logits of 1 GiB in bfloat16 instead of two and a half copies of 256 MiB; those of fewer tokens are no more than without."""
+    lengths = dict(context=2048, prompt=500, answer=500)
+    sizes = JobSizes(shape=QWEN, adapters={}, trained=(), episodes=64, concurrency=64, **lengths)
+
+    def training(tokens, **more):
+        settings = dict(engine="local", dtype="bfloat16", cache_mib=1, micro_batch_tokens=tokens)
+        local = Local(device="cuda", **settings, **more)
+        layout = local.layout(sizes, Gpus(1, DEVICES["H100"]))
+        return sum(layout.phases[-1].parts.values())
+
+    assert training(16384, fused=True) - training(16384) == GiB - 640 * 2**20
+    assert training(1024, fused=True) == training(1024)
 
 
 def test_a_cache_gets_what_training_leaves_if_that_is_less_than_a_quarter():

@@ -171,14 +171,17 @@ def naive(model, samples, terms):
     return new, entropy, (new * terms).sum() + (entropy * terms.flip(0)).sum()
 
 
+@pytest.mark.parametrize("kernels", [None, lambda kernel: kernel])
 @pytest.mark.parametrize("tokens_at_once", [100, 3])
 @pytest.mark.parametrize("form", ["rows", "tree"])
 def test_values_and_gradients_over_the_kept_tokens_are_those_of_plain_float64(
-    model, form, tokens_at_once, monkeypatch
+    model, form, tokens_at_once, kernels, monkeypatch
 ):
     model = model.double()
     vocabulary = model.config.vocab_size
-    monkeypatch.setattr(heads, "LOGITS", tokens_at_once * vocabulary * 8)
+    for name in ("LOGITS", "FUSED_LOGITS"):
+        monkeypatch.setattr(heads, name, tokens_at_once * vocabulary * 8)
+    heads.fuse_head(model, kernels)
     samples = [made(0), made(1)]
     terms = torch.linspace(-1, 2, 14, dtype=torch.float64)
     new, entropy, loss = naive(model, samples, terms)
