@@ -36,7 +36,6 @@ EXCLUDED = -1e30
 """A logit whose probability is exactly 0. Infinite ones would make the entropy 0 · ∞."""
 BLOCK = 1024
 """Logits of a position that are summed at once in compiled kernels."""
-LOG2_E = math.log2(math.e)
 ROWS = 8192
 """Rows of the output layer whose gradient is computed at once."""
 TRIED, WIDEST = 8, 60.0
@@ -378,7 +377,8 @@ class _Layer:
         if self.head.kernels is not None:
             logits = self._limited(states, support)
             chosen = logits.gather(1, tokens[:, None])  # a compiler may read all logits for it
-            return *self.head.kernels[0](logits, chosen, *self._adjusting(temperatures)), logits
+            rates, bend = self._adjusting(temperatures)
+            return *self.head.kernels[0](logits, chosen, rates * math.log2(math.e), bend), logits
         logprobs, _ = self._logprobs(states, temperatures, support)
         of_tokens = logprobs.gather(1, tokens[:, None])[:, 0]
         kept = logprobs if self.head.cap is None else None
@@ -441,33 +441,37 @@ class _Layer:
             logits.index_fill_(1, self.head.excluded, _excluded(logits.dtype))
         return logits if support is None else support.within(logits)
 
-    def _adjusting(self, temperatures: torch.Tensor) -> tuple[torch.Tensor, float, float | None]:
-        exact = torch.promote_types(self.weight.dtype, torch.float32)
-        return self.head.scale / temperatures.to(exact), self.head.scale, self.head.cap
+    def _adjusting(self, temperatures: torch.Tensor) -> tuple[torch.Tensor, float | None]:
+        """The last arguments of `_adjusted`. As few as can be: the compiler computes once and stores what reads many."""
+        temperatures = temperatures.to(torch.promote_types(self.weight.dtype, torch.float32))
+        if self.head.cap is None:
+            return self.head.scale / temperatures, None
+        return self.head.cap / temperatures, self.head.scale / self.head.cap
 
     def _output(self, states: torch.Tensor) -> torch.Tensor:
         return linear(states.to(self.weight.dtype), self.weight, self.bias)
 
 
 def _normalised(
-    logits: torch.Tensor, chosen: torch.Tensor, rates: torch.Tensor, scale: float, cap: float | None
+    logits: torch.Tensor, chosen: torch.Tensor, rates: torch.Tensor, bend: float | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Logprobs, entropies and logarithms of sums of exponentials, each float32[n], of ``logits`` [n, V]; ``chosen`` are those of the
-    tokens, [n, 1]. `BLOCK` of them fit into registers, so they are read once for their maximum and sums, which are then combined as in
-    online softmax (Milakov and Gimelshein, arXiv:1805.02867)."""
-    exact = _adjusted(logits, rates, scale, cap)[0]
+    tokens, [n, 1]. `_adjusted` makes them exponents of 2. `BLOCK` of them fit into registers, so they are read once for their maximum
+    and sums, which are then combined as in online softmax (Milakov and Gimelshein, arXiv:1805.02867)."""
+    exact = _adjusted(logits, rates, bend)[0]
     blocks = pad(exact, (0, -exact.shape[1] % BLOCK), value=EXCLUDED).unflatten(1, (-1, BLOCK))
     largest = blocks.amax(-1)
     below = blocks - largest[..., None]
-    shares = (below * LOG2_E).exp2()  # for a CPU, the compiler would store what exp gives
+    shares = below.exp2()
     sums, weighted = shares.sum(-1), (shares * below).sum(-1)
     top = largest.amax(1, keepdim=True)
     below = largest - top
-    shares = below.exp()
+    shares = below.exp2()
     total = (shares * sums).sum(1)
     mean = (shares * (weighted + below * sums)).sum(1) / total
-    whole = top[:, 0] + total.log()
-    return _adjusted(chosen, rates, scale, cap)[0][:, 0] - whole, total.log() - mean, whole
+    whole = top[:, 0] + total.log2()
+    found = _adjusted(chosen, rates, bend)[0][:, 0] - whole, total.log2() - mean, whole
+    return found[0] * math.log(2), found[1] * math.log(2), found[2] * math.log(2)
 
 
 def _overwritten(
@@ -478,11 +482,10 @@ def _overwritten(
     entropies: torch.Tensor,
     sums: torch.Tensor,
     rates: torch.Tensor,
-    scale: float,
-    cap: float | None,
+    bend: float | None,
 ) -> None:
     """Put `_Layer.gradient` in the place of ``logits`` [n, V]; ``sums`` are the logarithms that `_normalised` gives."""
-    exact, bent = _adjusted(logits, rates, scale, cap)
+    exact, bent = _adjusted(logits, rates, bend)
     logprobs = exact - sums[:, None]
     factors = of_found[:, None] + of_entropies[:, None] * (logprobs + entropies[:, None])
     here = torch.arange(logits.shape[1], device=logits.device) == tokens[:, None]
@@ -491,16 +494,14 @@ def _overwritten(
 
 
 def _adjusted(
-    logits: torch.Tensor, rates: torch.Tensor, scale: float, cap: float | None
+    logits: torch.Tensor, rates: torch.Tensor, bend: float | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The model's logits, divided by temperatures, in float32; and with a cap, as shares of it. ``rates`` are the scale divided by
-    temperatures."""
+    """``rates`` [n] times the logits, in the type of the rates; with a cap, times tanh(bend · logits), and that tanh."""
     exact = logits.to(rates.dtype)
-    if cap is None:
+    if bend is None:
         return exact * rates[:, None], None
-    bent = (exact * (scale / cap)).tanh()
-    within = bent * (rates * (cap / scale))[:, None]
-    return torch.where(exact > _excluded(logits.dtype) / 2, within, EXCLUDED), bent
+    bent = (exact * bend).tanh()
+    return torch.where(exact > _excluded(logits.dtype) / 2, bent * rates[:, None], EXCLUDED), bent
 
 
 def _parts(total: int, size: int) -> Iterator[slice]:

@@ -17,6 +17,7 @@ from ajet_local import Local  # noqa: E402
 from ajet_local.fused import fuse  # noqa: E402
 from ajet_local.modeling import enable_checkpointing  # noqa: E402
 from ajet_local.trees import enable_trees  # noqa: E402
+from ajet_trees.head import head_of  # noqa: E402
 from tests.patience import PATIENCE  # noqa: E402
 from tests.plugins.local import test_gpu as jobs  # noqa: E402
 from tests.plugins.local.test_trees import (  # noqa: E402
@@ -83,7 +84,7 @@ def test_losses_and_gradients_are_those_of_the_plain_pass_and_later_trees_compil
     ]
     cases = [(tokens, by_target(samples, TRAINED[trained])) for tokens, samples in cases]
     expected = [loss_and_gradients(model, groups, tokens, adapters) for tokens, groups in cases]
-    assert fused(model) == "" and len(own_forwards(model)) == 8
+    assert fused(model) == "" and len(own_forwards(model)) == 8 and head_of(model).kernels
     for number, (tokens, groups) in enumerate(cases):
         if number == 2:
             torch.compiler.set_stance("fail_on_recompile")
@@ -105,12 +106,13 @@ def test_a_model_that_compiles_to_something_else_stays_as_it_was(wrong):
     part.forward = forward
     assert fused(model) == f"compiled kernels give other {wrong}"
     assert own_forwards(model) == ["model.layers.1.mlp"] and part.forward is forward
+    assert head_of(model).kernels is None
 
 
 def test_a_model_that_cannot_be_compiled_stays_as_it_was():
     model = ready()
     assert "no_such_compiler" in fused(model, backend="no_such_compiler")
-    assert own_forwards(model) == []
+    assert own_forwards(model) == [] and head_of(model).kernels is None
 
 
 def test_layers_are_fused_only_where_the_job_asks_for_it_and_are_refused_by_name(tokenizer, tmp_path):
