@@ -13,7 +13,7 @@ LOGITS = 1 << 28
 """Most bytes of logits at once: those of 440 tokens of a vocabulary of 152,000, enough for fast matrix products."""
 FUSED_LOGITS = 1 << 30
 """The same with compiled kernels, for which logits are in the type of the computations: 3500 tokens in bfloat16. The gradient of
-the output layer is added up in float32 for each chunk, which takes a quarter of a head's time on a GPU if chunks are smaller."""
+the output layer is added to that in float32 once for each chunk, so there should be few. Indices of them fit into 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)

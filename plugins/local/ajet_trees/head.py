@@ -6,7 +6,8 @@ gradients to those before: memory does not grow with the tokens. The values are 
 
 Kernels of libraries are not used: those that give the logprob and the entropy of each token (Liger's
 ``LigerFusedLinearScaledCrossEntropyFunction``, verl's ``FusedLinearForPPO``) know one temperature, no cap on logits and no bias,
-and compute chunks with torch, too, except on one generation of GPUs; cut-cross-entropy has no entropy. None knows a support.
+and compute chunks with torch, too, except on one generation of GPUs; cut-cross-entropy has no entropy, and
+torch's ``linear_cross_entropy`` no temperature either. None knows a support.
 """
 
 from __future__ import annotations
