@@ -375,6 +375,7 @@ class VLLMEngine:
                 try:
                     if self._asleep:
                         await llm.wake_up(["weights"])
+                        await llm.collective_rpc("ajet_restore_constants")
                     await load(llm)
                     if self._asleep:
                         await llm.wake_up(["kv_cache"])
@@ -419,8 +420,11 @@ class VLLMEngine:
             self._loaded.clear()
             await self._idle.wait()
             if self._frees and not self._asleep:
+                llm = self._running()
                 try:
-                    await self._running().sleep(level=1 if self.adapters else 2)
+                    if not self.adapters:
+                        await llm.collective_rpc("ajet_keep_constants")
+                    await llm.sleep(level=1 if self.adapters else 2)
                 except Exception as error:
                     raise AjetError(
                         f"engine vllm: it did not free its memory for the update: {error}"

@@ -9,6 +9,7 @@ as by the local engine and in training.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -75,6 +76,7 @@ class WorkerExtension:
 
     model_runner: Any
     reload_weights: Any
+    _ajet_constants: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
     def ajet_apply_logprob_rule(self, excluded: list[int]) -> None:
         """Make this worker compute AgentJet's logprobs, and never sample the ids ``excluded``. Raises RuntimeError if its sampler is
@@ -108,6 +110,22 @@ class WorkerExtension:
     def ajet_computed(self) -> dict[str, int]:
         """How often this worker computed AgentJet's logprobs, by kind (see `TemperedSampler.computed`)."""
         return dict(self.model_runner.sampler.computed)
+
+    def ajet_keep_constants(self) -> None:
+        """Copy the tensors of the model that are neither parameters nor buffers, such as the scale of embeddings of Gemma 3n: a sleep
+        that frees weights zeroes them, and vLLM brings back buffers alone (vLLM's issue 53343)."""
+        self._ajet_constants = [
+            (value, value.cpu().clone())
+            for module in self.model_runner.get_model().modules()
+            for name, value in vars(module).items()
+            if isinstance(value, torch.Tensor) and name != "kv_cache"
+        ]
+
+    def ajet_restore_constants(self) -> None:
+        """Put back what `ajet_keep_constants` has copied. New weights are to be loaded after it, as some may be views of weights."""
+        for value, kept in self._ajet_constants:
+            value.copy_(kept)
+        self._ajet_constants = ()
 
     def ajet_return_memory(self) -> None:
         """Give back what loading weights used: the KV cache needs it."""

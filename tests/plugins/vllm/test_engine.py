@@ -227,6 +227,16 @@ def test_it_waits_while_it_sleeps_and_then_has_the_new_weights(running, reset, c
     running(scenario)
 
 
+def test_keeping_what_is_no_weight_changes_no_answer(running, reset, checkpoints):
+    async def scenario(engine):
+        for method in ("ajet_keep_constants", "ajet_restore_constants"):
+            await engine._running().collective_rpc(method)
+        got = await engine.generate(request(temperature=0.0))
+        assert got.token_ids.tolist() == greedy_of(reference(checkpoints[0]), PROMPT, 12)
+
+    running(scenario)
+
+
 @pytest.mark.whole
 def test_what_has_begun_to_start_ends_though_nobody_waits_for_it(started, checkpoints):
     def wait(done):

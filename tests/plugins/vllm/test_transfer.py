@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not i
 WEIGHTS = {"embed": torch.ones(8, 4), "norm": torch.zeros(4), "head": torch.ones(8, 4)}
 SHAPES = {"embed": (8, 4), "norm": (4,)}
 """The head is tied, so checkpoints have none."""
-SLEEP = ("sleep", 2)
+ASLEEP = ["ajet_keep_constants", ("sleep", 2), ("wake", ["weights"]), "ajet_restore_constants"]
 SENT = [
     "start",
     ("update", "embed", torch.bfloat16),
@@ -112,8 +112,8 @@ def test_weights_are_sent_after_their_memory_is_back_and_before_the_caches_is(en
         for version in (1, 2):
             await sampler.sleep()
             assert await sampler.load_weights(WEIGHTS, version) == version
-        first = [SLEEP, ("wake", ["weights"]), ("init", {"packed": True}), *SENT, *AWAKE]
-        assert llm.calls == [*first, SLEEP, ("wake", ["weights"]), *SENT, *AWAKE]
+        first = [*ASLEEP, ("init", {"packed": True}), *SENT, *AWAKE]
+        assert llm.calls == [*first, *ASLEEP, *SENT, *AWAKE]
 
     asyncio.run(scenario())
 
@@ -138,9 +138,25 @@ def test_without_room_for_the_buffers_weights_pass_through_a_file(engine):
         assert not sampler.takes_gpu
         await sampler.sleep()
         await sampler.load_weights(WEIGHTS, 1)
-        assert llm.calls == [SLEEP, ("wake", ["weights"]), "ajet_load_weights", *AWAKE]
+        assert llm.calls == [*ASLEEP, "ajet_load_weights", *AWAKE]
 
     asyncio.run(scenario())
+
+
+def test_what_of_a_model_is_neither_weight_nor_buffer_outlives_a_sleep():
+    """vLLM 0.26 to 0.28 have the scales of Gemma 3n as plain tensors, which a sleep zeroes."""
+    from ajet_vllm.worker import WorkerExtension
+
+    layer = torch.nn.Linear(4, 4)
+    layer.embed_scale, layer.kv_cache, layer.name = torch.tensor([3.0]), torch.ones(8), "layer"
+    worker = WorkerExtension()
+    worker.model_runner = SimpleNamespace(get_model=lambda: torch.nn.Sequential(layer))
+    worker.ajet_keep_constants()
+    with torch.no_grad():
+        for tensor in (layer.weight, layer.embed_scale, layer.kv_cache):
+            tensor.zero_()
+    worker.ajet_restore_constants()
+    assert layer.embed_scale.item() == 3.0 and not layer.kv_cache.any() and not layer.weight.any()
 
 
 def test_vllm_carries_the_handles_of_gpu_memory(monkeypatch):
