@@ -195,7 +195,7 @@ class _Known:
     def adjust(
         self, start: PastEpisode, calls: int, group: Sequence[PastEpisode], is_hard: bool, aim: float
     ) -> bool:
-        """Learn from the judged episodes of a group that began with so many calls of a start. Whether it told them apart."""
+        """Learn from the judged episodes of a group that began with so many calls of a start. Returns whether it told them apart."""
         if not is_hard:
             alike = sum(not e.has_passed for e in group)
         elif start.has_passed:

@@ -121,6 +121,7 @@ class WorkerExtension:
             if isinstance(value, torch.Tensor) and name != "kv_cache"
         ]
 
+    @torch.inference_mode()
     def ajet_restore_constants(self) -> None:
         """Put back what `ajet_keep_constants` has copied. New weights are to be loaded after it, as some may be views of weights."""
         for value, kept in self._ajet_constants:
