@@ -604,6 +604,7 @@ def test_work_grows_linearly_with_the_turns(name: str, monkeypatch: pytest.Monke
             new: list[Any] = [{"role": "user", "content": f"And no. {n}?"}]
             answer = {"role": "assistant", "content": f"It is {n}."}
             completion = sampled(chat, f"It is {n}.")
+            chat.parse(completion, ids[-64:], tools)
             messages += [answer, *new]
             turn = Turn(ids[-64:], completion, answer, new, len(messages), messages.copy, rendered)
             before = counts["write"]
