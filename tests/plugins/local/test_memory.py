@@ -142,7 +142,8 @@ def test_the_micro_batch_is_the_largest_power_of_two_beside_a_quarter_for_the_ca
 
 
 def test_a_plan_counts_the_chunk_of_a_fused_head():
-    """Logits of 1 GiB in bfloat16 instead of two and a half copies of 256 MiB; those of fewer tokens are no more than without."""
+    """For many tokens, the plan counts 1 GiB of bfloat16 logits with `fused`, and two and a half copies of 256 MiB without it. For few
+    tokens, both take the same."""
     lengths = dict(context=2048, prompt=500, answer=500)
     sizes = JobSizes(shape=QWEN, adapters={}, trained=(), episodes=64, concurrency=64, **lengths)
 
