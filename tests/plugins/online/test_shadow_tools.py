@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -518,20 +519,29 @@ def test_shell_tools_end_the_shadow_run(explorer: FakeExplorer) -> None:
 # --------------------------------------------------------------------------- patches
 
 
-def test_patches_are_undone_when_the_last_runner_has_stopped(explorer: FakeExplorer) -> None:
+def unpatched_base() -> Any:
+    """LangChain's module of tools, once the shadow runs of earlier tests, which keep the patches, have ended."""
     base = pytest.importorskip("langchain_core.tools.base")
+    deadline = time.monotonic() + PATIENCE
+    while patches._blocks and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not patches._blocks
+    return base
+
+
+def test_patches_are_undone_when_the_last_runner_has_stopped(explorer: FakeExplorer) -> None:
+    base = unpatched_base()
     before = {name: vars(base.BaseTool)[name] for name in ("invoke", "run", "__init_subclass__")}
-    runners = [Service(print, explorer=explorer.url, key=KEY, reward=print) for _ in range(2)]
-    for runner in runners:
-        runner.start()
-    runners[0].stop()
-    assert vars(base.BaseTool)["invoke"] is not before["invoke"]
-    runners[1].stop()
+    first, last = (Service(print, explorer=explorer.url, key=KEY, reward=print) for _ in range(2))
+    with last:
+        with first:
+            pass
+        assert vars(base.BaseTool)["invoke"] is not before["invoke"]
     assert {name: vars(base.BaseTool)[name] for name in before} == before
 
 
 def test_classes_with_several_bases_are_restored_too(explorer: FakeExplorer) -> None:
-    base = pytest.importorskip("langchain_core.tools.base")
+    base = unpatched_base()
 
     class Left(base.BaseTool): ...  # type: ignore[misc, name-defined]
 
